@@ -39,27 +39,18 @@ class Walk:
     """One pass over the queues of one division."""
 
     def __init__(self, cycle: Cycle, choice: int, division: Division, *, keep: Keep | None, free_start: bool) -> None:
-        self.cycle = cycle
-        self.choice = choice
-        self.division = division
-        self.keep = keep
-        self.free_start = free_start
-        self.book = cycle.book
-        types = range(len(cycle.grid.types))
+        self.cycle, self.choice, self.division, self.keep, self.free_start = cycle, choice, division, keep, free_start
+        self.book, self.view = cycle.book, cycle.fleet.soon
+        self.only_type, self.by_right = len(cycle.grid.types) == 1, cycle.turn == FAIR
         # Whether those who are `_alike` may fit, by quota type: nothing is freed in this pass, so who does not will not.
-        self.fits: list[dict[object, bool]] = [{} for _ in types]
-        self.only_type = len(types) == 1
-        self.views = cycle.fleet.views()
+        self.fits: list[dict[object, bool]] = [{} for _ in cycle.grid.types]
         self.shapes: dict[int, Form | None] | None = None
-        self.by_right = cycle.turn == FAIR
 
     def run(self) -> None:
         cycle, waiting = self.cycle, self.cycle.waiting
         order = waiting.order_of(self.division, self.choice, waiting.of_round(self.division, self.choice), self.onward)
-        if order.best() is None or self._over():
-            return
-        for work in in_turn(cycle, order):
-            types = cycle.waiting.tried_types(work, self.choice)
+        for work in in_turn(cycle, order) if order.best() is not None and not self._over() else ():
+            types = waiting.tried_types(work, self.choice)
             if not self._serve(work, types) and self.keep:
                 self.keep(cycle, work, types)
             if self._over():
@@ -70,13 +61,13 @@ class Walk:
         if not self.only_type or self.by_right or (self.keep and self.book.room_for_more(0)):
             return False
         cycle, fits = self.cycle, self.fits[0]
-        if not self.views[-1].idle and not cycle.cluster.forms.gpuless and not any(work.degraded for work in cycle.waiting.queues.open):
+        if not self.view.idle and not cycle.cluster.forms.gpuless and not any(work.degraded for work in cycle.waiting.queues.open):
             return True
         if self.shapes is None:
             self.shapes = cycle.waiting.shapes()
         for shape, form in [*self.shapes.items()]:
             if fits.get(shape, True):
-                if form is None or cycle.slots(self.views[-1]).could_fit(form, 0, suspect=form.kind.tolerates_suspect):
+                if form is None or cycle.slots(self.view).could_fit(form, 0, suspect=form.kind.tolerates_suspect):
                     return False
                 fits[shape] = False
             del self.shapes[shape]  # nothing is freed in this pass
@@ -103,17 +94,18 @@ class Walk:
         """What jobs share that fit, or do not fit, alike: their shape, and for a share of a GPU the domain of trust as well."""
         return (work.form.shape, work.trust(self.cycle.settings.sharing_trust)) if work.kind.sharing == "mps" else work.form.shape
 
-    def _has_right(self, work: Work, quota_type: int) -> bool:
-        return self.cycle.has_turn(work, quota_type, self._milli(work))
-
-    def _milli(self, work: Work) -> int:
-        return self.cycle.waiting.asked_milli(work, self.choice)
+    def _in_turn(self, work: Work, types: tuple[int, ...]) -> tuple[int, ...]:
+        """The types in which it may be served now."""
+        if not self.by_right:
+            return types
+        milli = self.cycle.waiting.asked_milli(work, self.choice)
+        return tuple(quota_type for quota_type in types if self.cycle.has_turn(work, quota_type, milli))
 
     def may_fit(self, work: Work, quota_type: int) -> bool:
         known, shape, alike = self.fits[quota_type], work.form.shape, self._alike(work)
         fits = known.get(shape, True) and known.get(alike)  # until placing it fails
         if fits is None:
-            fits = self.cycle.slots(self.views[-1]).could_fit(work.form, quota_type, suspect=work.kind.tolerates_suspect)
+            fits = self.cycle.slots(self.view).could_fit(work.form, quota_type, suspect=work.kind.tolerates_suspect)
             if not fits:
                 alike = shape  # whoever may share with whom
             elif not work.form.plain:  # the bound looks at one role at a time, and not at parts
@@ -126,13 +118,11 @@ class Walk:
         """It can't fit while nothing is freed, and no place will be kept for it either."""
         if work.seats:
             return False
-        types = self.cycle.waiting.tried_types(work, self.choice)
-        for quota_type in types:
-            if self.by_right and not self._has_right(work, quota_type):
-                continue
+        waiting = self.cycle.waiting
+        for quota_type in self._in_turn(work, waiting.tried_types(work, self.choice)):
             if self.keep and self.book.room_for_more(quota_type):
                 blocked, used, fair = quota_type in self.book.blocked_within, self.division.used[work.home], self.division.fair[work.home]
-                within = not (blocked or work.evicted) or used + self._milli(work) <= fair
+                within = not (blocked or work.evicted) or used + waiting.asked_milli(work, self.choice) <= fair
                 # For whom this plan has put out a place is kept only if he can have it now.
                 in_vain = work.evicted and (blocked or not within) and self.book.is_full(work, quota_type)
                 if (within or not blocked) and not in_vain:
@@ -142,18 +132,13 @@ class Walk:
         return True
 
     def _serve(self, work: Work, types: tuple[int, ...]) -> bool:
-        if not self.free_start and not self.book.entries:
-            return False
-        for quota_type in types:
-            if self.by_right and not self._has_right(work, quota_type):
-                continue
-            if not work.seats and not self.may_fit(work, quota_type):
-                continue
-            outcome = try_start(self.cycle, work, quota_type)
-            if outcome == STARTED:
-                return True
-            if outcome == NO_ROOM and not work.seats:
-                self.fits[quota_type][self._alike(work)] = False
+        for quota_type in self._in_turn(work, types) if self.free_start or self.book.entries else ():
+            if work.seats or self.may_fit(work, quota_type):
+                outcome = try_start(self.cycle, work, quota_type)
+                if outcome == STARTED:
+                    return True
+                if outcome == NO_ROOM and not work.seats:
+                    self.fits[quota_type][self._alike(work)] = False
         return False
 
 
@@ -176,12 +161,13 @@ class Look(NamedTuple):
 def try_start(cycle: Cycle, work: Work, quota_type: int) -> str:
     """Start (or repair) a job where it fits: on what is idle or, as a whole, on what is being freed."""
     before, repairs = cycle.cluster.mark(), bool(work.seats)
-    if repairs and cycle.takers.holds_back(work):
-        found = Look(REFUSED, TAKEN_AGAIN)
-    else:
-        found = _look(cycle, work, quota_type)
+    found = Look(REFUSED, TAKEN_AGAIN) if repairs and cycle.takers.holds_back(work) else _look(cycle, work, quota_type)
     if found.outcome == STARTED:
-        _seat(cycle, work, quota_type, found)
+        why = _why(cycle, work, quota_type, found)
+        cycle.cluster.seat(work, found.seats, quota_type, found.leaf, why)
+        work.backfilled = found.backfilled or (work.job.run.backfilled and bool(work.first_seats) and not work.evicted)
+        cycle.book.has_backfilled |= work.backfilled
+        cycle.changed()
         if repairs:
             cycle.takers.repaired(work, before)
         return STARTED
@@ -199,15 +185,11 @@ def could_start(cycle: Cycle, work: Work, quota_type: int) -> bool:
 
 def _look(cycle: Cycle, work: Work, quota_type: int) -> Look:
     """Where a job may stand now, with its places taken."""
-    book, windows, milli, banned = cycle.book, cycle.cluster.windows, work.missing_milli(quota_type), 0
+    book, kept, milli = cycle.book, bool(cycle.book.entries), work.missing_milli(quota_type)
     leaf, closed = open_leaf(cycle, work, quota_type, milli)
-    if closed:
-        return Look(REFUSED, closed[0])
-    if windows.upcoming or cycle.cluster.power is not None:
-        refused, banned = kept_clear(cycle, work, quota_type, milli)
-        if refused is not None:
-            return Look(REFUSED, refused)
-    kept = bool(book.entries)
+    refused, banned = (closed[0], 0) if closed else kept_clear(cycle, work, quota_type, milli)
+    if refused is not None:
+        return Look(REFUSED, refused)
     seats = _clear_of_reservations(cycle, work, quota_type, milli, banned) if kept or banned else fit_any(cycle, work, quota_type, 0)
     if seats is not None:
         return Look(STARTED, None, seats, leaf)
@@ -219,16 +201,16 @@ def _look(cycle: Cycle, work: Work, quota_type: int) -> Look:
         return Look(STARTED, None, seats, leaf, backfilled=True)
     if banned and fit_any(cycle, work, quota_type, 0) is not None:
         capped = None if cycle.cluster.power is None else cycle.cluster.power.reason(cycle, work, quota_type, milli)
-        return Look(REFUSED, capped or windows.block_reason(cycle.cluster, work, quota_type, milli))
+        return Look(REFUSED, capped or cycle.cluster.windows.block_reason(cycle.cluster, work, quota_type, milli))
     return Look(REFUSED if banned or work.evicted else NO_ROOM)
 
 
 def fit_any(cycle: Cycle, work: Work, quota_type: int, banned: int) -> tuple[Seat, ...] | None:
     for view in cycle.fleet.views():
-        mark = cycle.cluster.mark() if work.evicted else None  # nobody else can stand in a circle
+        mark = cycle.cluster.mark()
         seats = fit(cycle, work, quota_type, view, banned)
         if seats is not None:
-            if mark is None or not cycle.cluster.in_a_circle(work, seats):
+            if not cycle.cluster.in_a_circle(work, seats):
                 return seats
             cycle.cluster.undo(mark)
     return None
@@ -247,23 +229,16 @@ def _clear_of_reservations(cycle: Cycle, work: Work, quota_type: int, milli: int
     return delaying_none(cycle, work, quota_type, milli, banned, partial(fit_any, cycle, work, quota_type))
 
 
-def _seat(cycle: Cycle, work: Work, quota_type: int, found: Look) -> None:
-    entries = cycle.book.entries
+def _why(cycle: Cycle, work: Work, quota_type: int, found: Look) -> Reason:
+    """What a job that starts, or is repaired, is told of it."""
     if work.first_seats and work.seats:
-        why = reason("repair", f"{len(found.seats)} of its workers had no place")
-    elif work.evicted:
-        why = reason("moved", "evicted for another job, and another place was free")
-    elif found.backfilled:
-        why = reason("backfill", f"runs before a reservation and can stop within {work.kind.grace_ms // 1000} s")
-    elif not entries:
-        why = FITS
-    else:
-        # Some of what is kept does not hold back what stays within its guarantees, as the holder does not.
-        bound = all(entry.guaranteed for entry in entries) or not cycle.tree.within_guarantee(
-            work.charged_leaf, quota_type, work.missing_milli(quota_type)
-        )
-        why = DELAYS_NONE if bound else DELAYS_NONE_WITHIN
-    cycle.cluster.seat(work, found.seats, quota_type, found.leaf, why)
-    work.backfilled = found.backfilled or (work.job.run.backfilled and bool(work.first_seats) and not work.evicted)
-    cycle.book.has_backfilled |= work.backfilled
-    cycle.changed()
+        return reason("repair", f"{len(found.seats)} of its workers had no place")
+    if work.evicted:
+        return reason("moved", "evicted for another job, and another place was free")
+    if found.backfilled:
+        return reason("backfill", f"runs before a reservation and can stop within {work.kind.grace_ms // 1000} s")
+    if not cycle.book.entries:
+        return FITS
+    # Some of what is kept does not hold back what stays within its guarantees, as the holder does not.
+    milli, bound = work.missing_milli(quota_type), all(entry.guaranteed for entry in cycle.book.entries)
+    return DELAYS_NONE if bound or not cycle.tree.within_guarantee(work.charged_leaf, quota_type, milli) else DELAYS_NONE_WITHIN

@@ -27,50 +27,38 @@ def run(cycle: Cycle) -> None:
 
 def keep(cycle: Cycle, work: Work, types: tuple[int, ...], *, heads: bool = False) -> None:
     """Keep the earliest place and the gates for a blocked job, and let backfilled work give way to it if its time has come."""
-    book = cycle.book
-    if book.asks(work):
+    book, power = cycle.book, cycle.cluster.power
+    if book.asks(work) or (power is not None and power.never(work) is not None):
         return
-    if cycle.cluster.power is not None and cycle.cluster.power.never(work) is not None:
+    types = tuple([one for one in types if book.room_for_more(one) and _may_have_a_date(cycle, work, one, heads=heads)])
+    if work.evicted:
+        # It has not left yet, so it may stand elsewhere at once, but no date is kept for it before the next plan. Nor for others whom this plan
+        # puts out: what is free in one type may be somebody's from then on, and each type is asked about.
+        for quota_type in types:
+            entry = book.add(work, (quota_type,), only_now=True)
+            if entry is not None:
+                due(cycle, work, quota_type)
+                if work.seats:
+                    return
+                book.withdraw(entry)
         return
-    hopeful = [quota_type for quota_type in types if book.room_for_more(quota_type) and _may_have_a_date(cycle, work, quota_type, heads=heads)]
-    if not hopeful:
+    if not types:
         return
-    types = tuple(hopeful)
-    if len(types) == 1 and not work.evicted:
+    if len(types) == 1:
         may_be, staying = in_gaps(cycle, work, types[0])
         if not may_be:
             if staying:
                 book.stay(work, staying)
             book.add_later(work, types[0])
             return
-    if work.evicted:
-        _may_stand_at_once(cycle, work, types)
-        return
     entry = book.add(work, types)
     while entry is not None and not entry.at:
         due(cycle, work, entry.quota_type)
-        if work not in cycle.waiting or not may_cause_evictions(cycle, work):
-            return
-        if not book.stay(work, not_bound(cycle, work, entry.quota_type, lenders(cycle, work, entry.quota_type))):
+        waits = work in cycle.waiting and may_cause_evictions(cycle, work)
+        if not waits or not book.stay(work, not_bound(cycle, work, entry.quota_type, lenders(cycle, work, entry.quota_type))):
             return
         book.withdraw(entry)  # nobody gives way to it, so its time has not come
         entry = book.add(work, types)
-
-
-def _may_stand_at_once(cycle: Cycle, work: Work, types: tuple[int, ...]) -> None:
-    """Whoever this plan puts out has not left yet: he may stand elsewhere at once, but no date is kept for him before the next plan.
-
-    Nor for others whom it puts out, so what is free in one type may be somebody's from then on, and each type is asked about.
-    """
-    book = cycle.book
-    for quota_type in types:
-        entry = book.add(work, (quota_type,), only_now=True)
-        if entry is None:
-            continue
-        due(cycle, work, quota_type)
-        if work.seats:
-            return
-        book.withdraw(entry)
 
 
 def _may_have_a_date(cycle: Cycle, work: Work, quota_type: int, *, heads: bool) -> bool:
@@ -78,10 +66,8 @@ def _may_have_a_date(cycle: Cycle, work: Work, quota_type: int, *, heads: bool) 
 
     What later work of its own leaf uses is not counted. Of a job that its gates refuse, they are kept, and a place from when they let it in.
     """
-    book, tree = cycle.book, cycle.tree
-    milli = work.missing_milli(quota_type)
-    leaf = work.leaf
-    division = tree.division(quota_type)
+    book, tree, division = cycle.book, cycle.tree, cycle.tree.division(quota_type)
+    leaf, milli = work.leaf, work.missing_milli(quota_type)
     stays, behind = tree.within_share(leaf, quota_type, milli), not heads and quota_type in book.blocked_within
     # Whom this plan evicts has yet to leave: from the next plan on he may keep others from a place, not before.
     within = stays or ((behind or not work.evicted) and used_before(cycle, work, leaf, division) + milli <= division.fair[leaf])
@@ -91,12 +77,11 @@ def _may_have_a_date(cycle: Cycle, work: Work, quota_type: int, *, heads: bool) 
     if refused is not None and (work.evicted or refused.code not in ("limit", "guarantee")):
         return False
     hold = None if work.evicted else hold_of(cycle, work, quota_type, milli, within=within)
-    if refused is not None and hold is not None:
-        if hold.opens is not None:
-            book.add_from(work, quota_type, hold.opens)
-        elif not heads:
-            return False
     if hold is not None:
+        if refused is not None and hold.opens is not None:
+            book.add_from(work, quota_type, hold.opens)
+        elif refused is not None and not heads:
+            return False
         book.holds.append(hold)
     if stays or (within and not work.evicted):
         book.blocked_within.add(quota_type)

@@ -35,18 +35,14 @@ def run(cycle: Cycle) -> None:
 def may_consolidate(cycle: Cycle, work: Work, quota_type: int) -> bool:
     """For preemptible work, or work within its guarantees, that would fit into the sum of what is idle."""
     milli = work.missing_milli(quota_type)
-    if not 0 < milli <= cycle.idle_milli(quota_type):
-        return False
-    if not work.seats and _alike(cycle, work, quota_type) in cycle.refused:
+    if not 0 < milli <= cycle.idle_milli(quota_type) or (not work.seats and _alike(cycle, work, quota_type) in cycle.refused):
         return False
     # Whom a plan of this very moment has put out changes no places: that would be a circle in one plan or in two.
     if work.form.parted or _moves_for(cycle, work) <= 0 or cycle.is_to_come((work.job.run.last_evicted or 0) + 1):
         return False
-    if work.kind.preemptible is Preemptible.ALWAYS:
-        return True
-    if "reclaim" not in cycle.settings.passes:
-        return False  # by its rules work within its guarantees moves others, whether or not it is preemptible itself
-    return cycle.tree.within_guarantee(work.leaf, quota_type, milli)
+    # By the rules of reclaim work within its guarantees moves others, whether or not it is preemptible itself.
+    reclaims = "reclaim" in cycle.settings.passes
+    return work.kind.preemptible is Preemptible.ALWAYS or (reclaims and cycle.tree.within_guarantee(work.leaf, quota_type, milli))
 
 
 def _alike(cycle: Cycle, work: Work, quota_type: int) -> tuple[object, ...]:
@@ -64,8 +60,8 @@ def consolidate(cycle: Cycle, work: Work, quota_type: int) -> Reason | None:
     refused = closed_gate(cycle, work, work.leaf, quota_type, milli)
     if refused is not None:
         return refused
-    loses = False
-    for cost, moved, target in (_tried if not work.form.plain or work.seats or cycle.cluster.apart(work) else _counted)(cycle, work, quota_type):
+    loses, counts = False, work.form.plain and not work.seats and not cycle.cluster.apart(work)
+    for cost, moved, target in (_counted if counts else _tried)(cycle, work, quota_type):
         if not _gains(cycle, work, milli, cost[1]):
             loses = True
         elif _carry_out(cycle, work, quota_type, target, moved):
@@ -92,12 +88,11 @@ def used_up(most: int) -> Reason:
 
 def _leave_room(cycle: Cycle, target: Target, moved: list[Work]) -> bool:
     """A bound: False where those who are moved certainly find no places beside the job, which takes all the room that there is in its slice."""
-    if target.allowed is None or not target.gpus:
-        return True
-    room = cycle.fleet.soon.count_np.copy()
-    sizes = [seat.mask.bit_count() for one in moved for seat in one.seats]
-    for seat, size in zip((seat for one in moved for seat in one.seats), sizes, strict=True):
-        room[seat.node] += size
+    assert target.allowed is not None
+    room, sizes = cycle.fleet.soon.count_np.copy(), []
+    for seat in (seat for one in moved for seat in one.seats):
+        sizes.append(seat.mask.bit_count())
+        room[seat.node] += sizes[-1]
     span = slice(target.low, target.high)
     slots = room[span] // target.gpus * target.allowed[span]
     if int(slots.sum()) > target.count:
@@ -121,25 +116,27 @@ def _by_cost(cycle: Cycle, sets: Iterable[tuple[list[Work], Target]]) -> list[Mo
 
 
 def _counted(cycle: Cycle, work: Work, quota_type: int) -> list[Moves]:
-    """The cheapest set of each domain, for jobs whose room is a matter of counting, where it may leave room for who is moved; the least first."""
-    most, form, grid = _moves_for(cycle, work), work.form, cycle.grid
+    """Of each domain the fewest jobs whose leaving makes room, and that find room elsewhere as far as counting tells; the cheapest set first."""
+    most, form = _moves_for(cycle, work), work.form
     eligible = form.eligible(0, quota_type, suspect=work.kind.tolerates_suspect, spare=False)
-    several = form.width >= 0 and len(grid.levels[form.width]) > 1
-    room = cycle.slots(cycle.fleet.soon).sums(form.kind.roles[0], eligible, form.width if several else -1).tolist()
+    room = cycle.slots(cycle.fleet.soon).sums(form.kind.roles[0], eligible, form.width).tolist()
     sets = []
     for target, slots in zip(targets(cycle, work, quota_type), room, strict=True):
         if slots >= target.count:
             continue  # it would fit as it is, and was held back for another reason
-        moved = _cheapest(cycle, target, target.count - slots, most)
-        if moved is not None and len(moved) <= most and _leave_room(cycle, target, moved):
+        assert target.allowed is not None
+        clearable = cycle.movables.clearable(target.gpus)
+        nodes = clearable.cheapest(Need(target.low, target.high, target.count, target.count - slots), target.allowed, most)
+        leaving = {one.order: one for node in nodes or () for one in clearable.works[node]}
+        moved = [leaving[order] for order in sorted(leaving)]
+        if nodes is not None and len(moved) <= most and _leave_room(cycle, target, moved):
             sets.append((moved, target))
     return _by_cost(cycle, sets)
 
 
 def _tried(cycle: Cycle, work: Work, quota_type: int) -> Iterator[Moves]:
     """Sets for a gang of several roles or with levels of its own, for which only trying tells: all of one job first, then of two, and so on."""
-    grid, soon = cycle.grid, cycle.fleet.soon
-    needed = work.missing_milli(quota_type) // 1000
+    grid, soon, needed, tries = cycle.grid, cycle.fleet.soon, work.missing_milli(quota_type) // 1000, 0
     here = [one for one in cycle.cluster.works if one.movable and one is not work and one.quota_type == quota_type]
     found: list[tuple[Target, int, list[tuple[int, Work]]]] = []  # domain, GPUs short, (GPUs there, job)
     for target in targets(cycle, work, quota_type, counted=False):
@@ -148,7 +145,6 @@ def _tried(cycle: Cycle, work: Work, quota_type: int) -> Iterator[Moves]:
         held = [(count, one) for count, one in held if count]
         if idle + sum(count for count, _ in held) >= needed:
             found.append((target, needed - idle, held))
-    tries = 0
     for size in range(1, min(_moves_for(cycle, work), len(here)) + 1):
         if sum(comb(len(held), size) for _, _, held in found) > MOST_SETS:
             return
@@ -165,79 +161,56 @@ def _tried(cycle: Cycle, work: Work, quota_type: int) -> Iterator[Moves]:
             yield each
 
 
-def _cheapest(cycle: Cycle, target: Target, short: int, most: int) -> list[Work] | None:
-    """The fewest jobs whose leaving makes room in one slice for so many more, and that find room elsewhere as far as counting tells.
-
-    None also where more would have to leave than may be moved.
-    """
-    assert target.allowed is not None
-    clearable = cycle.movables.clearable(target.gpus)
-    nodes = clearable.cheapest(Need(target.low, target.high, target.count, short), target.allowed, most)
-    if nodes is None:
-        return None
-    moved = {one.order: one for node in nodes for one in clearable.works[node]}
-    return [moved[order] for order in sorted(moved)]
-
-
 def _carry_out(cycle: Cycle, work: Work, quota_type: int, target: Target, moved: list[Work]) -> bool:
-    cluster = cycle.cluster
-    milli = work.missing_milli(quota_type)
+    """Seat the job and then those who are moved, if all of them find places."""
+    cluster, milli = cycle.cluster, work.missing_milli(quota_type)
     why = reason("consolidate", f"{work.job.name} needs a block of {counted(milli)}")
-    before = cluster.mark()
-    if not _all_placed(cycle, work, quota_type, milli, target, moved, why):
-        cluster.undo(before)
+    refused, banned = kept_clear(cycle, work, quota_type, milli)
+    if refused is not None:
         return False
+    before = cluster.mark()
+    with cluster.attempt() as attempt:
+        stood = [(one, one.charged_leaf, one.quota_type, one.missing_like_now(), one.why if one.fresh else why) for one in moved]
+        for one in moved:
+            cluster.unseat(one, one.seats, why, work.job.name)
+        seats = place_in(cycle, work, quota_type, target.low, target.high, banned)
+        if seats is None or cluster.in_a_circle(work, seats) or delays(cycle.book, work, quota_type, milli, seats):
+            return False
+        running = sum(not one.fresh for one in moved)
+        moved_there = "1 job is" if running == 1 else f"{running} jobs are"
+        detail = f"{moved_there} moved to make a block" if running else "others start elsewhere, which makes a block"
+        cluster.seat(work, seats, quota_type, work.leaf, reason("consolidate", detail))
+        for one, leaf, old_type, wants, its_why in stood:
+            places = _elsewhere(cycle, one, old_type, wants)
+            if places is None:
+                return False
+            cluster.seat(one, places, old_type, leaf, its_why or why)
+            one.moved = True
+        if not overdue(cycle, work):
+            cluster.spend_moves(len(moved))
+        attempt.keep()
     cycle.changed()
     cycle.takers.moved(work, before, moved)
     return True
 
 
-def _all_placed(cycle: Cycle, work: Work, quota_type: int, milli: int, target: Target, moved: list[Work], why: Reason) -> bool:
-    """Seat the job and then those who are moved, as far as it goes."""
-    cluster = cycle.cluster
-    refused, banned = kept_clear(cycle, work, quota_type, milli)
-    if refused is not None:
-        return False
-    leaves = [(one, one.charged_leaf, one.quota_type, one.missing_like_now(), one.why if one.fresh else why) for one in moved]
-    for one in moved:
-        cluster.unseat(one, one.seats, why, work.job.name)
-    seats = place_in(cycle, work, quota_type, target.low, target.high, banned)
-    if seats is None or cluster.in_a_circle(work, seats) or delays(cycle.book, work, quota_type, milli, seats):
-        return False
-    leaf = work.leaf
-    running = sum(not one.fresh for one in moved)
-    moved_there = "1 job is" if running == 1 else f"{running} jobs are"
-    detail = f"{moved_there} moved to make a block" if running else "others start elsewhere, which makes a block"
-    cluster.seat(work, seats, quota_type, leaf, reason("consolidate", detail))
-    for one, leaf, old_type, wants, its_why in leaves:
-        places = _elsewhere(cycle, one, old_type, wants)
-        if places is None:
-            return False
-        cluster.seat(one, places, old_type, leaf, its_why or why)
-        one.moved = True
-    if not overdue(cycle, work):
-        cluster.spend_moves(len(moved))
-    return True
-
-
 def _elsewhere(cycle: Cycle, one: Work, quota_type: int, wants: Wants) -> tuple[Seat, ...] | None:
     """A place for a job that is moved, idle or freed by an earlier decision, in nobody's way: neither a window's nor that of a reservation."""
-    cluster = cycle.cluster
-    milli = one.form.wants_milli(wants, quota_type)
+    cluster, milli = cycle.cluster, one.form.wants_milli(wants, quota_type)
     refused, banned = kept_clear(cycle, one, quota_type, milli)
     if refused is not None:
         return None
+
+    def place(view: View, banned: int) -> tuple[Seat, ...] | None:
+        banned |= cluster.apart(one)
+        if is_alone(cycle, one) and wants == one.form.wants:
+            return fit_one(cycle, one, quota_type, view, banned)
+        return Placer(cluster, one, quota_type, view, banned=banned).place(wants)
+
     for view in cycle.fleet.views():
         mark = cluster.mark()
-        places = delaying_none(cycle, one, quota_type, milli, banned, partial(_place, cycle, one, quota_type, wants, view))
+        places = delaying_none(cycle, one, quota_type, milli, banned, partial(place, view))
         if places is not None and not cluster.in_a_circle(one, places):
             return places
         cluster.undo(mark)
     return None
-
-
-def _place(cycle: Cycle, one: Work, quota_type: int, wants: Wants, view: View, banned: int) -> tuple[Seat, ...] | None:
-    banned |= cycle.cluster.apart(one)
-    if is_alone(cycle, one) and wants == one.form.wants:
-        return fit_one(cycle, one, quota_type, view, banned)
-    return Placer(cycle.cluster, one, quota_type, view, banned=banned).place(wants)

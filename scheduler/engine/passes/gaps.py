@@ -16,8 +16,6 @@ from ..state.planning import Cycle
 from ..state.tree import Division
 from ..state.work import Work
 
-NOBODY: tuple[bool, tuple[Work, ...]] = (False, ())
-
 
 def due(cycle: Cycle, work: Work, quota_type: int) -> None:
     """Let those in a gap leave for a job whose time has come."""
@@ -26,8 +24,7 @@ def due(cycle: Cycle, work: Work, quota_type: int) -> None:
         return
     units, leaving = cycle.units(), [one for one in lenders(cycle, work, quota_type) if one not in stay]
     lent = sorted((unit for other in leaving for unit in units.units_of(other.order)), key=attrgetter("key"))
-    leaf = work.leaf
-    rights = Due(Reclaim(cycle, work, quota_type, leaf, work.missing_milli(quota_type)))
+    rights = Due(Reclaim(cycle, work, quota_type, work.leaf, work.missing_milli(quota_type)))
     detail = f"the time of {work.job.name} has come; this job ran in the gap before it"
     take_units(cycle, Taking(work, quota_type, [((0,), unit) for unit in lent], rights, lambda _: reason("reservation_due", detail)))
 
@@ -39,7 +36,16 @@ class Due(Rights):
         self.rules = rules
 
     def guard(self, found: Found) -> Reason | None:
-        return self.rules.order(found) if _taken_back(self.rules, found) else None
+        """What the order of queues has against it, where the queue of one of them could take back from the holder's what the holder gets."""
+        rules, tree, division = self.rules, self.rules.tree, self.rules.division
+        spared = overdue(rules.cycle, rules.work)
+        for leaf, _ in found.minima():
+            if leaf != rules.leaf:
+                mine, theirs = tree.fork(rules.leaf, leaf)
+                holds = division.used[mine] - tree.sum_below(mine, found.charged) + rules.milli
+                if _may_be_taken(division, mine, holds, theirs, division.used[theirs] - tree.sum_below(theirs, found.charged), spared=spared):
+                    return rules.order(found)
+        return None
 
 
 def leaves_in_time(cycle: Cycle, work: Work, quota_type: int, crowded: Collection[int]) -> bool:
@@ -58,18 +64,6 @@ def lenders(cycle: Cycle, work: Work, quota_type: int) -> list[Work]:
     return [other for other in cycle.book.lenders() if other.quota_type == quota_type and other is not work]
 
 
-def _taken_back(rules: Reclaim, found: Found) -> bool:
-    """Whether the queue of one of them could take back from the holder's what the holder gets."""
-    tree, division, spared = rules.tree, rules.division, overdue(rules.cycle, rules.work)
-    for leaf, _ in found.minima():
-        if leaf != rules.leaf:
-            mine, theirs = tree.fork(rules.leaf, leaf)
-            holds = division.used[mine] - tree.sum_below(mine, found.charged) + rules.milli
-            if _may_be_taken(division, mine, holds, theirs, division.used[theirs] - tree.sum_below(theirs, found.charged), spared=spared):
-                return True
-    return False
-
-
 def _may_be_taken(division: Division, mine: int, holds: int, theirs: int, they_hold: int, *, spared: bool) -> bool:
     """Whether a sibling that holds so much could reclaim something from a node that holds so much.
 
@@ -84,9 +78,9 @@ def _may_be_taken(division: Division, mine: int, holds: int, theirs: int, they_h
 def in_gaps(cycle: Cycle, work: Work, quota_type: int) -> tuple[bool, tuple[Work, ...]]:
     """Whether somebody may give way to it at once (a bound), and who of those in gaps surely does not."""
     if not cycle.book.has_backfilled or not may_cause_evictions(cycle, work) or cycle.takers.holds_back(work):
-        return NOBODY
+        return False, ()
     if not work.seats and not work.form.parted and work.form.lowest > 1000 * cycle.fleet.soon.idle + cycle.book.lent_milli():
-        return NOBODY  # mostly it asks for more, wherever that is
+        return False, ()  # mostly it asks for more, wherever that is
     lent = lenders(cycle, work, quota_type)
     stay = _staying(cycle, work, quota_type, lent)
     return len(stay) < len(lent), tuple(not_bound(cycle, work, quota_type, stay))
@@ -108,10 +102,8 @@ def not_bound(cycle: Cycle, work: Work, quota_type: int, lent: Sequence[Work]) -
 
 def _staying(cycle: Cycle, work: Work, quota_type: int, lent: Sequence[Work]) -> list[Work]:
     """Who stands before it in its own queue ran in no gap behind it; others would be served before it again, and could take the place back."""
-    tree, by_class = cycle.tree, bool(cycle.cluster.windows.lasting)
-    division = tree.division(quota_type)
-    leaf, milli = work.leaf, work.missing_milli(quota_type)
-    spared = overdue(cycle, work)
+    tree, division, leaf, milli = cycle.tree, cycle.tree.division(quota_type), work.leaf, work.missing_milli(quota_type)
+    by_class, spared = bool(cycle.cluster.windows.lasting), overdue(cycle, work)
     gone: dict[int, int] = {}  # a node that uses less is served sooner
     found = []
     for one in lent:

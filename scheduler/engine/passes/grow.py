@@ -28,20 +28,16 @@ Step = tuple[int, tuple[int, ...]]
 
 def run(cycle: Cycle) -> None:
     cycle.continues = False
-    for division in cycle.tree.divisions:
+    for division in cycle.tree.divisions if cycle.cluster.forms.elastic else ():
         _grow(cycle, division)
 
 
 def _grow(cycle: Cycle, division: Division) -> None:
     queues: dict[int, list[Work]] = {}
-    for work in cycle.cluster.works if cycle.cluster.forms.elastic else ():
-        if not work.form.elastic:
-            continue
-        alive = work.seats and not work.stale and not work.evicted and not work.moved and work.kind.elastic and not work.degraded
+    for work in cycle.cluster.works:
+        alive = work.form.elastic and work.seats and not (work.stale or work.evicted or work.moved or work.degraded)
         if alive and work.quota_type in division.types and next_step(work) is not None:
             queues.setdefault(work.charged_leaf, []).append(work)
-    if not queues:
-        return
 
     def rank(work: Work) -> tuple[object, ...]:
         """At its minimum before above it, then like everyone in a queue."""
@@ -60,11 +56,10 @@ def _grow(cycle: Cycle, division: Division) -> None:
         leaf = best.charged_leaf
         # Who was shrunk for somebody, or will be, does not grow in the same plan. He takes others' surplus in the next one, and would take it from
         # those who got it now.
-        if best.order in cycle.gave_way or best.order in cycle.cluster.lessons.giving or best.gave_back:
+        shrunk = best.order in cycle.gave_way or best.order in cycle.cluster.lessons.giving or best.gave_back
+        if shrunk:
             in_turn, cycle.continues = False, True
-            order.drop(leaf)
-            continue
-        if not grow_once(cycle, best, in_turn=in_turn) or next_step(best) is None or best.charged_leaf != leaf:
+        if shrunk or not Growth(cycle, best).take(in_turn=in_turn) or next_step(best) is None or best.charged_leaf != leaf:
             order.drop(leaf)
             continue
         queue, at = queues[leaf], order.at[leaf]
@@ -86,40 +81,33 @@ def next_step(work: Work) -> Step | None:
     return None
 
 
-def grow_once(cycle: Cycle, work: Work, *, in_turn: bool) -> bool:
-    """One step. Who is not in turn gets what nobody could take back from him, at nobody's cost."""
-    step = next_step(work)
-    assert step is not None
-    growth = Growth(cycle, work, step)
-    if not in_turn:
-        return growth.stays_within_share() and growth.into_idle()
-    if cycle.gave_way and not growth.stays_within_share():
-        # The queue of somebody who gave way in the plan, and is within its share by now, comes first in the next one.
-        leaves, division = {cycle.cluster.works[order].charged_leaf for order in cycle.gave_way}, growth.division
-        if any(division.used[leaf] < division.fair[leaf] for leaf in leaves):
-            cycle.continues = True
-            return False
-    return growth.into_idle() or growth.by_reclaim()
-
-
 class Growth:
-    """One step of one job."""
+    """The next step of one job."""
 
-    def __init__(self, cycle: Cycle, work: Work, step: Step) -> None:
-        self.cycle = cycle
-        self.work = work
+    def __init__(self, cycle: Cycle, work: Work) -> None:
+        step = next_step(work)
+        assert step is not None
+        self.cycle, self.work, self.leaf, self.quota_type = cycle, work, work.charged_leaf, work.quota_type
         self.wants: Wants = (step,)
-        self.leaf = work.charged_leaf
-        self.quota_type = work.quota_type
         self.division = cycle.tree.division(work.quota_type)
         self.milli = self.asked = work.form.wants_milli(self.wants, work.quota_type)
         if work.charged_leaf != work.home and limit_gate(cycle.tree, self.leaf, self.quota_type, self.milli) is not None:
             # Beyond the window of its class all of it is charged to its own leaf.
             self.leaf, self.asked = work.home, work.milli + self.milli
 
-    def stays_within_share(self) -> bool:
-        tree = self.cycle.tree
-        return all(tree.within_share(place, self.quota_type, self.asked) for place in tree.path[self.leaf])
+    def take(self, *, in_turn: bool) -> bool:
+        """Who is not in turn gets what nobody could take back from him, at nobody's cost."""
+        cycle, tree, division = self.cycle, self.cycle.tree, self.division
+        stays = (in_turn and not cycle.gave_way) or all(tree.within_share(place, self.quota_type, self.asked) for place in tree.path[self.leaf])
+        if not in_turn:
+            return stays and self.into_idle()
+        if not stays:
+            # The queue of somebody who gave way in the plan, and is within its share by now, comes first in the next one.
+            leaves = {cycle.cluster.works[order].charged_leaf for order in cycle.gave_way}
+            if any(division.used[leaf] < division.fair[leaf] for leaf in leaves):
+                cycle.continues = True
+                return False
+        return self.into_idle() or self.by_reclaim()
 
     def into_idle(self) -> bool:
         """Take what is idle, or what is being freed and nobody's minimum has taken."""
@@ -142,9 +130,7 @@ class Growth:
         refused, banned = kept_clear(cycle, work, self.quota_type, self.milli)
         if refused is not None:
             return None
-        banned |= cluster.apart(work)
-        for node in cycle.book.nodes:
-            banned |= 1 << node  # a place kept for a minimum is not for anyone's surplus
+        banned |= cluster.apart(work) | sum(1 << node for node in cycle.book.nodes)  # a place kept for a minimum is not for anyone's surplus
         return Placer(cluster, work, self.quota_type, view, banned=banned).place(self.wants)
 
     def _seat(self, seats: tuple[Seat, ...], why: Reason) -> None:
@@ -152,33 +138,34 @@ class Growth:
             self.cycle.cluster.charge_elsewhere(self.work, self.leaf)
         self.cycle.cluster.seat(self.work, seats, self.quota_type, self.leaf, why)
 
-    # By the rules of reclaim
-
     def by_reclaim(self) -> bool:
-        """Take the surplus of other queues; the leaf stays within its fair share."""
-        cycle, work = self.cycle, self.work
+        """Take the surplus of other queues by the rules of reclaim; the leaf stays within its fair share."""
+        cycle, work, large = self.cycle, self.work, usual_size(self.milli)
         within = self.milli and self.leaf == work.charged_leaf and cycle.tree.within_share(self.leaf, self.quota_type, self.milli)
         if not within or "reclaim" not in cycle.settings.passes or not may_cause_evictions(cycle, work):
             return False
         if not cycle.units().any_surplus or cycle.waiting.order.above(cycle.waiting.in_leaf(self.leaf), work.form.level):
             return False  # who waits above it in its queue would put it out with what it got, and has no right to that himself
         rules = Reclaim(cycle, work, self.quota_type, self.leaf, self.milli)
-        if not rules.sources:
+        if not rules.sources or not work.stood_before:
+            cycle.continues |= bool(rules.sources)  # in the next plan: so it can be told what was for what
             return False
-        if not work.stood_before:
-            cycle.continues = True  # in the next plan: so it can be told what was for what
-            return False
-        large = usual_size(self.milli)
         ranked = rules.units(ANY_SIZE, surplus_only=True)
         small = no_larger(ranked, large)
-        target = Target(0, cycle.grid.size, fits=self._fits, growth=True)
+
+        def fits(units: Sequence[Unit]) -> bool:
+            with cycle.cluster.attempt():
+                release(cycle, units, reason("reclaim", "a trial"), None)
+                return self._place(cycle.fleet.soon) is not None
+
+        target = Target(0, cycle.grid.size, fits=fits, growth=True)
         for some in (small, rules.units(large, surplus_only=True) if len(small) < len(ranked) else ()):
             if some and any(self._carry_out(found, rules) for found in least_sets(cycle.cluster, some, rules, target, cycle.units())):
                 return True
         return False
 
     def _carry_out(self, found: Found, rules: Reclaim) -> bool:
-        cycle = self.cycle
+        cycle, gave_way = self.cycle, self.cycle.gave_way
         # The whole of it may be unfair, or be turned round by the order of queues, or cost too much.
         if rules.guard(found) is not None or not self._served_first(found):
             return False
@@ -193,40 +180,29 @@ class Growth:
             self._seat(seats, reason("reclaim", f"within its fair share; {some_of(names)} shrink"))
             attempt.keep()
         for unit in found.units:
-            cycle.gave_way[unit.work.order] = min(unit.milli, cycle.gave_way.get(unit.work.order, unit.milli))
+            gave_way[unit.work.order] = min(unit.milli, gave_way.get(unit.work.order, unit.milli))
         cycle.changed()
         return True
 
-    def _fits(self, units: Sequence[Unit]) -> bool:
-        with self.cycle.cluster.attempt():
-            release(self.cycle, units, reason("reclaim", "a trial"), None)
-            return self._place(self.cycle.fleet.soon) is not None
-
     def _served_first(self, found: Found) -> bool:
         """With the surplus gone, the order of queues serves this step before every one that was taken, for this step or another of this plan."""
-        tree, division = self.cycle.tree, self.division
-
-        def key(place: int, milli: int) -> tuple[int, ...]:
-            gone = sum(unit.milli for unit in found.units if tree.below(place, unit.leaf))
-            return tree.key(place, division, milli, gone)
+        tree, division, cycle = self.cycle.tree, self.division, self.cycle
 
         def comes_first(leaf: int, milli: int) -> bool:
             mine, theirs = tree.fork(self.leaf, leaf)
-            return key(mine, self.milli) <= key(theirs, milli)
+            my_gone, their_gone = (sum(unit.milli for unit in found.units if tree.below(place, unit.leaf)) for place in (mine, theirs))
+            return tree.key(mine, division, self.milli, my_gone) <= tree.key(theirs, division, milli, their_gone)
 
         if not all(comes_first(unit.leaf, unit.milli) for unit in found.units):
             return False
-        works, gave_way = self.cycle.cluster.works, self.cycle.gave_way.items()
-        others = all(
-            leaf == self.leaf or comes_first(leaf, milli) for leaf, milli in ((works[order].charged_leaf, milli) for order, milli in gave_way)
-        )
-        self.cycle.continues |= not others
+        gave_way = [(cycle.cluster.works[order].charged_leaf, milli) for order, milli in cycle.gave_way.items()]
+        others = all(leaf == self.leaf or comes_first(leaf, milli) for leaf, milli in gave_way)
+        cycle.continues |= not others
         return others
 
     def _wanted_by_a_minimum(self) -> bool:
         """Whether somebody's minimum could start on what was freed: that comes before anyone's surplus."""
-        cycle, quota_type, soon = self.cycle, self.quota_type, self.cycle.fleet.soon
-        asked: set[tuple[int, int]] = set()
+        cycle, quota_type, soon, asked = self.cycle, self.quota_type, self.cycle.fleet.soon, set[tuple[int, int]]()
         for work in cycle.waiting:
             key = (work.home, work.form.shape)
             if quota_type not in work.open_types or (key in asked and not work.seats):

@@ -19,19 +19,15 @@ def run(cycle: Cycle) -> None:
 def high_enough(cycle: Cycle, idle: int, leaf: int, queue: list[Work]) -> list[Work]:
     """Those above the lowest that runs in a leaf, as far as all of it together with what is idle could be enough."""
     queue = cycle.waiting.order.above(queue, cycle.cluster.forms.least_level)
-    if not queue:
-        return []
-    lowest = cycle.standing.lowest(leaf)
+    lowest = cycle.standing.lowest(leaf) if queue else None
     if lowest is None:
         return []
-    most = lowest.milli + idle
-    return [work for work in cycle.waiting.order.above(queue, lowest.level) if work.form.lowest <= most or work.seats]
+    return [work for work in cycle.waiting.order.above(queue, lowest.level) if work.form.lowest <= lowest.milli + idle or work.seats]
 
 
 def may_preempt(cycle: Cycle, work: Work, quota_type: int) -> bool:
     """The cheap half: what is lower in the leaf, and surplus that is no higher, would be enough, in sum and beside the share that is left."""
-    leaf = work.leaf
-    milli = work.missing_milli(quota_type)
+    leaf, milli = work.leaf, work.missing_milli(quota_type)
     lower = cycle.standing.freeable_below(leaf, quota_type, work.form.level)
     if lower and cycle.cluster.forms.elastic:
         lower += sum(unit.milli for unit in cycle.units().of_leaf(leaf) if unit.surplus and unit.form.level == work.form.level)
@@ -43,44 +39,36 @@ def may_preempt(cycle: Cycle, work: Work, quota_type: int) -> bool:
 
 
 def preempt(cycle: Cycle, work: Work, quota_type: int) -> Reason | None:
-    leaf = work.leaf
-    key = ("preempt", leaf, work.form.level, work.form.shape, quota_type, work.form.fixed)
+    leaf, milli = work.leaf, work.missing_milli(quota_type)
+    alike = ("preempt", leaf, work.form.level, work.form.shape, quota_type)
+    key = (*alike, work.form.fixed)
     known = told_before(cycle, key, work)
     if known is not None:
         return known
-    milli = work.missing_milli(quota_type)
-    large = usual_size(milli)
-    rules = Preempt(cycle, work, quota_type, leaf, milli)
+    large, rules = usual_size(milli), Preempt(cycle, work, quota_type, leaf, milli)
     ranked = rules.units(large)
-    alike = ("preempt", leaf, work.form.level, work.form.shape, quota_type)
-    name = work.job.name
 
     def why(found: Found) -> Reason:
         equal = any(unit.form.level == work.form.level for unit in found.units)
         also = ", and surplus of its equals goes to its minimum" if equal else ""
-        return reason("preempt", f"{name} has a higher class or number in the same queue{also}")
-
-    def take_from(ranked: Ranked, which: str) -> Reason | None:
-        refused = take_units(cycle, Taking(work, quota_type, ranked, rules, why, None if which == "later" else (*alike, which)))
-        if refused is None or refused.code != "share":
-            return refused
-        # The least that makes room needs idle GPUs beside it; more, or others, may need none.
-        more = ((leaf, leaf + 1, rules.least()),)
-        again = take_units(cycle, Taking(work, quota_type, ranked, rules, why, more=more))
-        return refused if again is NOTHING else again
+        return reason("preempt", f"{work.job.name} has a higher class or number in the same queue{also}")
 
     def take(ranked: Ranked, *, later: bool = False) -> Reason | None:
-        small = no_larger(ranked, large)
-        refused = take_from(small, "later" if later else "small")
-        if refused is not None and refused.code in ("victims", "share", "reservation") and len(small) < len(ranked):
-            refused = take_from(ranked, "later" if later else "all")
+        refused: Reason | None = NOTHING
+        for some, which in ((no_larger(ranked, large), "small"), (ranked, "all")):
+            refused = take_units(cycle, Taking(work, quota_type, some, rules, why, None if later else (*alike, which)))
+            if refused is not None and refused.code == "share":
+                # The least that makes room needs idle GPUs beside it; more, or others, may need none.
+                again = take_units(cycle, Taking(work, quota_type, some, rules, why, more=((leaf, leaf + 1, rules.least()),)))
+                refused = refused if again is NOTHING else again
+            if refused is None or refused.code not in ("victims", "share", "reservation") or len(some) == len(ranked):
+                break
         return refused
 
     if take_cheaply(cycle, Taking(work, quota_type, no_larger(ranked, large), rules, why, alike, leaf)):
         return None
     refused = take(ranked)
-    if refused is not None and has_fresh(ranked) and take(as_if_running(ranked), later=True) is None:
-        refused = None
-    if refused is not None:
-        tell(cycle, key, work, refused)
+    if refused is None or (has_fresh(ranked) and take(as_if_running(ranked), later=True) is None):
+        return None
+    tell(cycle, key, work, refused)
     return refused

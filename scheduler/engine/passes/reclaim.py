@@ -18,8 +18,7 @@ def run(cycle: Cycle) -> None:
 
 def beyond_lines(cycle: Cycle) -> dict[int, list[int]]:
     """The nodes that may have to give something to one beside them, by what is above both: they use more than they count on, or were promised."""
-    found: dict[int, list[int]] = {}
-    parents = cycle.tree.parent
+    found, parents = dict[int, list[int]](), cycle.tree.parent
     for division in cycle.tree.divisions:
         for place, (used, sure, promised) in enumerate(zip(division.used, division.counts_on, division.guaranteed, strict=True)):
             if used > (sure if promised is None else min(sure, promised)):
@@ -49,17 +48,14 @@ def claimant(cycle: Cycle, work: Work, quota_type: int) -> int | None:
 
 def may_reclaim(cycle: Cycle, work: Work, quota_type: int) -> bool:
     """The cheap half: within its share, and somebody is above his line by enough."""
-    leaf = claimant(cycle, work, quota_type)
+    leaf, milli = claimant(cycle, work, quota_type), work.missing_milli(quota_type)
     if leaf is None:
         return False
-    milli = work.missing_milli(quota_type)
     if work.form.fixed and fixed_gate(cycle.tree, leaf, quota_type, milli, cycle.cluster.windows.ends(work)) is not None:
         return False
     rules = Reclaim(cycle, work, quota_type, leaf, milli)
-    if not rules.sources:
-        return False
     key = ("reclaim", rules.signature, work.form.shape, *cycle.window_key(work))
-    return bool(work.seats) or key not in cycle.refused
+    return bool(rules.sources) and (bool(work.seats) or key not in cycle.refused)
 
 
 def reclaim(cycle: Cycle, work: Work, quota_type: int) -> Reason | None:
@@ -79,25 +75,23 @@ def reclaim(cycle: Cycle, work: Work, quota_type: int) -> Reason | None:
 
 
 def _reclaim(cycle: Cycle, work: Work, quota_type: int, rules: Reclaim) -> Reason | None:
-    milli, leaf = rules.milli, rules.leaf
+    milli, leaf, name = rules.milli, rules.leaf, work.job.name
     key = ("reclaim", rules.signature, work.form.shape, *cycle.window_key(work))
     if not work.seats and key in cycle.refused:
         return NOTHING
-    large = usual_size(milli)
-    name = work.job.name
 
     def why(found: Found) -> Reason:
         if all(unit.leaf == rules.own for unit in found.units):
             return given_back(name)
         return reason("reclaim", f"{cycle.tree.names[leaf]} reclaims {counted(milli)} for {name}")
 
-    listed = ("ranked", rules.signature)
-    ranked = cycle.memo(listed)
-    if ranked is None:
-        ranked = cycle.remember(listed, rules.units(ANY_SIZE))
-    small = cycle.memo((*listed, large))
-    if small is None:
-        small = cycle.remember((*listed, large), no_larger(ranked, large))
+    large = usual_size(milli)
+    listed = ("ranked", rules.signature, large)
+    known: tuple[Ranked, Ranked] | None = cycle.memo(listed)
+    if known is None:
+        ranked = rules.units(ANY_SIZE)
+        known = cycle.remember(listed, (ranked, no_larger(ranked, large)))
+    ranked, small = known
     alike = (rules.signature, work.form.shape, *cycle.tree.limits(leaf, quota_type))
 
     def take(units: Ranked, which: str) -> Reason | None:
@@ -110,12 +104,9 @@ def _reclaim(cycle: Cycle, work: Work, quota_type: int, rules: Reclaim) -> Reaso
         refused = take(rules.units(large), "all")
     if refused is not None and has_fresh(ranked):
         later = rules.units(large, fresh_first=False)
-        for which, units in (("later small", no_larger(later, large)), ("later", later)):
-            again = take(units, which)
-            if again is None:
-                return None
-            if again is not NOTHING:
-                break
+        again = take(no_larger(later, large), "later small")
+        if again is None or (again is NOTHING and take(later, "later") is None):
+            return None
     if refused is NOTHING and not work.seats and not is_backed_off(cycle, work):
         cycle.refused.add(key)
     return refused

@@ -16,36 +16,27 @@ from .walk import walk
 
 
 def run(cycle: Cycle) -> None:
-    _to_what_is_desired(cycle)
-    if cycle.cluster.forms.elastic and cycle.waiting.anybody() and cycle.units().any_surplus:
-        walk(cycle, lambda cycle, work, quota_type: cycle.units().any_surplus, shrink)
-
-
-def _to_what_is_desired(cycle: Cycle) -> None:
-    """A service that asks for fewer workers than it has gives back the highest ones."""
-    if not cycle.cluster.forms.desired:
-        return
-    for work in cycle.cluster.works:
+    """First a service that asks for fewer workers than it has gives back the highest ones."""
+    for work in cycle.cluster.works if cycle.cluster.forms.desired else ():
         if not work.seats or work.evicted or work.moved or work.repaired or work.order in cycle.cluster.lessons.made_whole:
             continue
         for place, role in enumerate(work.kind.roles):
-            if role.desired is None:
-                continue
             seats = [seat for seat in work.seats if seat.role == place]
             keep = role.least + (role.ceiling - role.least) // role.step * role.step
-            if len(seats) > keep:
+            if role.desired is not None and len(seats) > keep:
                 detail = f"{len(seats)} workers of role {role.name}, {role.desired} desired"
                 cycle.cluster.unseat(work, seats[keep:], reason("desired", detail), None)
                 cycle.changed()
+    if cycle.cluster.forms.elastic and cycle.waiting.anybody() and cycle.units().any_surplus:
+        walk(cycle, lambda cycle, work, quota_type: cycle.units().any_surplus, shrink)
 
 
 def shrink(cycle: Cycle, work: Work, quota_type: int) -> Reason | None:
     """Surplus of the leaf itself, and of others by the rules of reclaim."""
     milli, claim = work.missing_milli(quota_type), claimant(cycle, work, quota_type)
-    leaf = work.leaf
     rights: Rights
     if claim is None:
-        rights, ranked = Preempt(cycle, work, quota_type, leaf, milli), [*own_surplus(cycle, work, quota_type, leaf)]
+        rights, ranked = Preempt(cycle, work, quota_type, work.leaf, milli), [*own_surplus(cycle, work, quota_type, work.leaf)]
     else:
         rights = Reclaim(cycle, work, quota_type, claim, milli)
         ranked = [*rights.own_surplus, *rights.units(ANY_SIZE, surplus_only=True)]
@@ -62,26 +53,19 @@ def give_own(cycle: Cycle) -> None:
     for work in sorted(lacking, key=cycle.waiting.order.rank):
         units = [] if work.gave_back or work.grown() else [unit for unit in cycle.units().units_of(work.order) if unit.surplus]
         units.sort(key=lambda unit: unit.key)
-        if units and _makes_room(cycle, work, units):
-            seats = [seat for unit in _highest_that_make_room(cycle, work, units) for seat in unit.seats]
-            cycle.cluster.unseat(work, seats, reason("shrink", f"{work.job.name} releases surplus for workers of its own minimum"), work.job.name)
-            cycle.changed()
-            cycle.continues = True
-            return
-
-
-def _highest_that_make_room(cycle: Cycle, work: Work, units: Sequence[Unit]) -> list[Unit]:
-    """The fewest steps that do: of each role the highest, as a lower index is kept longest."""
-    taken: list[Unit] = []
-    for unit in units:
-        taken.append(unit)
-        if _makes_room(cycle, work, taken):
-            break
-    for unit in reversed([*taken]):
-        others = [one for one in taken if one is not unit]
-        if all(one.seats[0].role != unit.seats[0].role or one.index > unit.index for one in others) and _makes_room(cycle, work, others):
-            taken = others
-    return taken
+        if not units or not _makes_room(cycle, work, units):
+            continue
+        # The fewest steps that do: of each role the highest, as a lower index is kept longest.
+        taken = next(units[:count] for count in range(1, len(units) + 1) if _makes_room(cycle, work, units[:count]))
+        for unit in reversed(taken):
+            others = [one for one in taken if one is not unit]
+            if all(one.seats[0].role != unit.seats[0].role or one.index > unit.index for one in others) and _makes_room(cycle, work, others):
+                taken = others
+        seats = [seat for unit in taken for seat in unit.seats]
+        cycle.cluster.unseat(work, seats, reason("shrink", f"{work.job.name} releases surplus for workers of its own minimum"), work.job.name)
+        cycle.changed()
+        cycle.continues = True
+        return
 
 
 def _makes_room(cycle: Cycle, work: Work, units: Sequence[Unit]) -> bool:

@@ -4,27 +4,19 @@ from collections import Counter
 
 from ..model.reasons import reason
 from ..state.planning import Cycle
-from ..state.work import Work
 
 
 def run(cycle: Cycle) -> None:
     """A gang below its minimum that was not repaired in time is ended whole and queued again."""
     grace = cycle.settings.stale_grace_ms
     for work in sorted(cycle.waiting.queues.open, key=lambda work: work.order):
-        if work.stale or not work.degraded or work.fresh or work.state not in ("running", "starting", "reserved"):
+        since = cycle.now if work.job.run.degraded_since is None else work.job.run.degraded_since
+        if work.stale or not work.degraded or work.fresh or work.state not in ("running", "starting", "reserved") or cycle.is_to_come(since + grace):
             continue
-        told = work.job.run.degraded_since
-        since = cycle.now if told is None else told
-        if cycle.is_to_come(since + grace):
-            continue
-        detail = f"{_lacks(work)} for {(cycle.now - since) // 1000} s, longer than the grace of {grace // 1000} s"
+        roles, have = work.kind.roles, Counter(seat.role for seat in work.seats)
+        short = [(role, have[place]) for place, role in enumerate(roles) if have[place] < role.least]  # surplus of one makes up for none of another
+        lacks = " and ".join(f"{there} of {role.least} workers{f' of role {role.name}' if len(roles) > 1 else ''}" for role, there in short)
+        detail = f"{lacks} for {(cycle.now - since) // 1000} s, longer than the grace of {grace // 1000} s"
         cycle.cluster.unseat(work, work.seats, reason("stale", detail), None)
         work.stale = True
         cycle.changed()
-
-
-def _lacks(work: Work) -> str:
-    """How many workers there are of how many, in each role that has too few: surplus of one makes up for none of another."""
-    roles, have = work.kind.roles, Counter(seat.role for seat in work.seats)
-    short = [(role, have[place]) for place, role in enumerate(roles) if have[place] < role.least]
-    return " and ".join(f"{there} of {role.least} workers{f' of role {role.name}' if len(roles) > 1 else ''}" for role, there in short)

@@ -37,12 +37,11 @@ def walk(cycle: Cycle, hopeful: Hopeful, attempt: Try, sieve: Sieve | None = Non
         queues = cycle.waiting.of_round(division, choice, test.of, among)
         for work in in_turn(cycle, cycle.waiting.order_of(division, choice, queues, test.onward)):
             for quota_type in cycle.waiting.tried_types(work, choice):
-                if not test.of_type(work, quota_type):
-                    continue
-                refused = attempt(cycle, work, quota_type)
-                if refused is None:
-                    break
-                cycle.waiting.note(work, refused)
+                if test.of_type(work, quota_type):
+                    refused = attempt(cycle, work, quota_type)
+                    if refused is None:
+                        break
+                    cycle.waiting.note(work, refused)
 
 
 class Test:
@@ -50,11 +49,8 @@ class Test:
 
     def __init__(self, cycle: Cycle, choice: int, hopeful: Hopeful, *, inside: bool) -> None:
         self.cycle, self.choice, self.hopeful, self.inside = cycle, choice, hopeful, inside
-        self.everyone = cycle.turn != FAIR
-        windows = cycle.cluster.windows
-        self.by_job = (
-            bool(windows.lasting or windows.upcoming or cycle.cluster.power) or cycle.waiting.any_overdue()
-        )  # whether two jobs of one form may differ
+        windows, power = cycle.cluster.windows, cycle.cluster.power
+        self.by_job = bool(windows.lasting or windows.upcoming or power) or cycle.waiting.any_overdue()  # whether two jobs of one form may differ
         self._verdicts: dict[tuple[int, Form], bool] = {}  # of jobs without places, by leaf and form
         self._as_of = -1
 
@@ -65,23 +61,21 @@ class Test:
             return False
         if work.kind.preemption_delay_ms and not may_cause_evictions(cycle, work):
             return False
+        types = cycle.waiting.tried_types(work, self.choice)
         if work.seats or work.evicted or self.by_job:
-            return self._tried(work)
+            return any(self.of_type(work, quota_type) for quota_type in types)
         if self._as_of != cycle.placed:
             self._verdicts.clear()
             self._as_of = cycle.placed
         key = (work.home, work.form)
         known = self._verdicts.get(key)
         if known is None:
-            known = self._verdicts[key] = self._tried(work)
+            known = self._verdicts[key] = any(self.of_type(work, quota_type) for quota_type in types)
         return known
-
-    def _tried(self, work: Work) -> bool:
-        return any(self.of_type(work, quota_type) for quota_type in self.cycle.waiting.tried_types(work, self.choice))
 
     def of_type(self, work: Work, quota_type: int) -> bool:
         cycle = self.cycle
-        return (self.everyone or cycle.has_turn(work, quota_type, work.missing_milli(quota_type))) and self.hopeful(cycle, work, quota_type)
+        return (cycle.turn != FAIR or cycle.has_turn(work, quota_type, work.missing_milli(quota_type))) and self.hopeful(cycle, work, quota_type)
 
     def onward(self, queue: Sequence[Work], at: int) -> int:
         """The next one of a queue who may try."""
