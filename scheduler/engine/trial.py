@@ -1,9 +1,7 @@
 """What would happen to a job if it were submitted now: tried on the fleet of one moment, again and again, without changing it.
 
-The fleet is planned once as it stands. A trial adds the job and plans on from there, which takes up nothing but the job (see
-`state.state`), and says what the plan does with it and, on its account, to others. A job that would wait gets its date from the
-look-ahead of those that are served before it: their reservations were made once as well, and are picked up from the nearest of
-a few copies.
+The fleet is planned once as it stands; a trial adds the job and plans on from there, which takes up nothing but the job (`state.state`). A job that
+would wait gets its date from the look-ahead of those that are served before it, picked up from the nearest of a few copies.
 """
 
 from collections import Counter
@@ -97,7 +95,7 @@ class Ground:
         return found if found is not None and found.run.state == "queued" and not found.run.workers else None
 
     def trial(self, job: Job, *, dated: bool = True, instead_of: str = "") -> Trial:
-        """What becomes of a job that waits from now on. Its name must be nobody else's. Finding the date of one that does not start takes longest.
+        """What becomes of a job that waits from now on, of a name that is nobody else's; if `dated`, with the date of one that does not start.
 
         Instead of another one, which then is gone; of the same name, it is that one as it would be changed, at its own place in the queue.
         """
@@ -127,7 +125,7 @@ class Ground:
         power = cycle.cluster.power
         never = work.order in cycle.waiting.static or (power is not None and power.never(work) is not None)
         waits = charged._replace(reasons=Blockers(cycle, foresees=True).of(work), never=never)
-        if waits.never or not dated:
+        if never or not dated:
             return waits
         found = next((entry.date for entry in cycle.book.entries if entry.work is work), None) or self._line.date(cycle, work)
         if found is None:
@@ -137,38 +135,24 @@ class Ground:
 
 def _charged(cycle: Cycle, work: Work, quota_type: int) -> Trial:
     """What it is charged in a quota type, and where."""
-    tree = cycle.tree
     if not cycle.grid.types:
         return Trial()
-    division = tree.division(quota_type)
-    held = work.milli if work.seats else 0
-    milli = held or work.form.least_milli(quota_type)
-    levels = tuple(
-        Level(tree.names[place], division.used[place] - held, division.guaranteed[place], tree.limit_for(division, place), division.fair[place])
-        for place in tree.path[work.home]
-    )
+    tree, division, held = cycle.tree, cycle.tree.division(quota_type), work.milli if work.seats else 0
+    used, promised, milli = division.used, division.guaranteed, held or work.form.least_milli(quota_type)
+    path = tree.path[work.home]
+    levels = tuple([Level(tree.names[at], used[at] - held, promised[at], tree.limit_for(division, at), division.fair[at]) for at in path])
     within = all(level.guaranteed is None or level.used + milli <= level.guaranteed for level in levels)
+    beside = [each for at in path for each in tree.children[tree.parent[at]] if each != at and tree.quotas[each] is not None]
+    left = [((division.capacity if (most := promised[each]) is None else most) - used[each], tree.names[each]) for each in beside]
+    claimants = () if within else tuple([name for unused, name in sorted(left, key=lambda one: (-one[0], one[1])) if unused > 0])
     return Trial(
         quota_type=cycle.grid.types[quota_type],
         milli=milli,
         levels=levels,
         guaranteed=within,
-        claimants=() if within else _claimants(cycle, work, division),
+        claimants=claimants,
         length=min(duration(cycle, work), NEVER),
     )
-
-
-def _claimants(cycle: Cycle, work: Work, division: Division) -> tuple[str, ...]:
-    """Queues beside the job's path that have GPUs guaranteed and unused, those that have most first."""
-    tree = cycle.tree
-    found = []
-    for place in tree.path[work.home]:
-        for sibling in tree.children[tree.parent[place]]:
-            promised = division.guaranteed[sibling]
-            left = division.capacity - division.used[sibling] if promised is None else promised - division.used[sibling]
-            if sibling != place and left > 0 and tree.quotas[sibling] is not None:
-                found.append((-left, tree.names[sibling]))
-    return tuple(name for _, name in sorted(found))
 
 
 class Walk(NamedTuple):
@@ -208,15 +192,13 @@ class Line:
         for place, one in enumerate(self.dates):
             if place % self.copy_every == 0:
                 self.copies.append(ahead.copy())
-            ahead.reserve(one.at, one.length, one.places)
             ahead.foresee(one.at, one.length, one.places)
         self.copies.append(ahead)
-        self.walks = {(choice, division.name): self._walk(cycle, choice, division) for choice, division in cycle.waiting.rounds()}
-
-    def _walk(self, cycle: Cycle, choice: int, division: Division) -> Walk:
-        queues = self._queues(cycle, choice, division, None)
-        turns = [(work.home, asked, work.job.name) for work, asked in serving(cycle, choice, division, queues)]
-        return Walk(shares_of(division), names_in(queues, None), turns)
+        self.walks: dict[tuple[int, str], Walk] = {}
+        for choice, division in cycle.waiting.rounds():
+            queues = self._queues(cycle, choice, division, None)
+            turns = [(work.home, asked, work.job.name) for work, asked in serving(cycle, choice, division, queues)]
+            self.walks[choice, division.name] = Walk(shares_of(division), names_in(queues, None), turns)
 
     def date(self, cycle: Cycle, work: Work) -> Date | None:
         """When a job that the plan lets wait could start behind those that are served before it."""
@@ -254,7 +236,10 @@ class Line:
 
     def _behind(self, cycle: Cycle, work: Work, types: tuple[int, ...], before: set[str]) -> Date | None:
         count = sum(one.name in before for one in self.dates)
-        ahead = self._ahead(count)
+        nearest = count // self.copy_every
+        ahead = self.copies[nearest].copy()
+        for one in self.dates[nearest * self.copy_every : count]:
+            ahead.foresee(one.at, one.length, one.places)
         rehearsal = None
         if not work.form.plain or cycle.book.hosts_bind:
             rehearsal = cycle.book.rehearsal(ahead)
@@ -266,15 +251,6 @@ class Line:
                 allowances.take(taken)
         found = Outlook(cycle, ahead, rehearsal, allowances).earliest(work, types)
         return None if found is None else found.date._replace(at=found.at)
-
-    def _ahead(self, count: int) -> Lookahead:
-        """The look-ahead behind so many of the line, from the nearest copy on."""
-        nearest = count // self.copy_every
-        ahead = self.copies[nearest].copy()
-        for one in self.dates[nearest * self.copy_every : count]:
-            ahead.reserve(one.at, one.length, one.places)
-            ahead.foresee(one.at, one.length, one.places)
-        return ahead
 
 
 def unlike(jobs: Sequence[Job]) -> str:

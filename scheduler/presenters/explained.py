@@ -1,8 +1,7 @@
 """A plan for people: what happens now and why, then who waits, for what, and what would help."""
 
 from scheduler.engine.model.plan import Decision, Plan, Stand, names
-from scheduler.engine.model.reasons import counted, gpus
-from scheduler.engine.model.spelling import spell_instant
+from scheduler.engine.model.reasons import counted, gpus, spell_instant
 
 _VERBS = {"evict": "stop", "reserve": "keep a place for"}  # the others are verbs already
 _CHANGES = {

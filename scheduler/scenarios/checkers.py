@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from scheduler.engine.model.spelling import spell_instant, thousandths
+from scheduler.engine.model.reasons import spell_instant, thousandths
 
 from .faults import Bad, all_wrong, kind_of, short
 from .fields import Codec, listed

@@ -5,7 +5,9 @@ Beside the steps of each node stands, per number of GPUs asked for, a table of t
 """
 
 from bisect import bisect_left, bisect_right
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate
 
 import numpy as np
 
@@ -24,10 +26,9 @@ class Lookahead:
         self.grid = grid
         self.now = now  # who looks on from a later moment sets it
         self._idle = idle
-        self._ends: list[dict[int, int]] = [{} for _ in idle]  # by node and instant the GPUs that come free
+        self._ends: list[Counter[int]] = [Counter() for _ in idle]  # by node and instant the GPUs that come free
         for at, node, count in releases:
-            ends = self._ends[node]
-            ends[at] = ends.get(at, 0) + count
+            self._ends[node][at] += count
         self._kept: dict[int, list[tuple[int, int, int]]] = {}  # by node the places that are kept: from, to, GPUs
         self._steps: dict[int, Steps] = {}  # what follows from all that, as far as it was asked
         self._tables: dict[int, Table] = {}
@@ -37,7 +38,7 @@ class Lookahead:
     def copy(self) -> "Lookahead":
         """One that may be changed while this one stays."""
         copy = Lookahead(self.grid, self.now, [*self._idle], ())
-        copy._ends = [dict(ends) for ends in self._ends]
+        copy._ends = [Counter(ends) for ends in self._ends]
         copy.foreseen = [*self.foreseen]
         copy._kept = {node: [*kept] for node, kept in self._kept.items()}
         return copy
@@ -45,33 +46,36 @@ class Lookahead:
     def _steps_of(self, node: int) -> Steps:
         known = self._steps.get(node)
         if known is None:
-            changes = self._ends[node]
-            for past in [at for at in changes if at <= self.now]:
-                self._idle[node] += changes.pop(past)
-            if node in self._kept:
-                changes = dict(changes)
-                for start, until, count in self._kept[node]:
-                    changes[start] = changes.get(start, 0) - count
-                    if until < END:
-                        changes[until] = changes.get(until, 0) + count
-            times, free = [0], [self._idle[node]]
-            for at in sorted(changes):
-                times.append(at)
-                free.append(free[-1] + changes[at])
-            known = self._steps[node] = times, free
+            ends = self._ends[node]
+            for past in [at for at in ends if at <= self.now]:
+                self._idle[node] += ends.pop(past)
+            changes = Counter(ends)
+            for start, until, count in self._kept.get(node, ()):
+                changes[start] -= count
+                changes[until] += count
+            times = sorted(at for at in changes if at < END)
+            known = self._steps[node] = [0, *times], [*accumulate([changes[at] for at in times], initial=self._idle[node])]
         return known
 
     def table(self, count: int) -> "Table":
         table = self._tables.get(count)
         if table is None:
-            table = self._tables[count] = Table(self, count)
-        table.catch_up(self)
+            table = self._tables[count] = Table(self.grid.size)
+        for node in table.stale:
+            row = self.gaps(node, count)
+            if (more := len(row) - table.start.shape[1]) > 0:
+                table.start = np.pad(table.start, ((0, 0), (0, more)), constant_values=END)
+                table.end = np.pad(table.end, ((0, 0), (0, more)), constant_values=0)
+            table.start[node] = END
+            table.end[node] = 0
+            for column, (start, end) in enumerate(row):
+                table.start[node, column] = start
+                table.end[node, column] = end
+        table.stale.clear()
         return table
 
     def earliest(self, gpus: int, workers: int, length: int, allowed: Ints | None, level: Level | None, since: int = 0) -> tuple[int, Places] | None:
-        """The earliest (milliseconds from now, [(node, GPUs)]) for so many workers for so long, on some of the nodes or all, inside one domain of
-        the level if one is given, and not before `since`.
-        """
+        """The earliest (milliseconds from now, [(node, GPUs)]) for so many workers for so long, on these nodes or all, in one domain of a level."""
         most = self.grid.most_gpus
         if not gpus or gpus > most:
             return None
@@ -79,7 +83,12 @@ class Lookahead:
             allowed = self._everywhere
         length, since = max(1, length), self.now + since
         if workers == 1:
-            return self._one(gpus, length, allowed, since)
+            table = self.table(gpus)
+            opens = np.maximum(table.start, since)
+            times = np.where((table.end - opens >= length) & (allowed[:, None] > 0), opens, END)
+            place, column = divmod(int(times.argmin()), times.shape[1])
+            soonest = int(times[place, column])
+            return None if soonest >= END else (soonest - self.now, [(place, gpus)])
         starts: list[Ints] = []
         lasts: list[Ints] = []
         nodes: list[Ints] = []
@@ -96,18 +105,8 @@ class Lookahead:
             return None
         instant, low, high = at
         fits = (start <= instant) & (last >= instant) & (node >= low) & (node < high)
-        counts: dict[int, int] = {}
-        for place in np.sort(node[fits], kind="stable")[:workers].tolist():
-            counts[place] = counts.get(place, 0) + gpus
-        return instant - self.now, list(counts.items())
-
-    def _one(self, gpus: int, length: int, allowed: Ints, since: int) -> tuple[int, Places] | None:
-        table = self.table(gpus)
-        opens = np.maximum(table.start, since)
-        starts = np.where((table.end - opens >= length) & (allowed[:, None] > 0), opens, END)
-        node, column = divmod(int(starts.argmin()), starts.shape[1])
-        instant = int(starts[node, column])
-        return None if instant >= END else (instant - self.now, [(node, gpus)])
+        counts = Counter(np.sort(node[fits])[:workers].tolist())
+        return instant - self.now, [(place, gpus * count) for place, count in counts.items()]
 
     def _first_time(self, start: Ints, last: Ints, node: Ints, workers: int, level: Level | None) -> tuple[int, int, int] | None:
         """The first instant at which enough gaps are open in one domain, and the domain; ties by path."""
@@ -140,7 +139,8 @@ class Lookahead:
             self._has_changed(node)
 
     def foresee(self, moment: int, length: int, places: Places) -> None:
-        """Note who is foreseen there for how long: power caps count what they draw."""
+        """Keep the GPUs for who is foreseen there: power caps count what it draws."""
+        self.reserve(moment, length, places)
         self.foreseen.append((self.now + moment, length, places))
 
     def give_back(self, moment: int, length: int, places: Places) -> None:
@@ -148,18 +148,16 @@ class Lookahead:
 
     def keep_nothing(self) -> None:
         """Give back all places that are kept."""
-        kept, self._kept = self._kept, {}
-        for node in kept:
+        for node in self._kept:
             self._has_changed(node)
+        self._kept = {}
 
     def change(self, node: int, leaving: Mapping[int, int]) -> None:
         """So many GPUs of a node more, or fewer, are held from now on, by the instant until which they are."""
-        ends = self._ends[node]
         for until, count in leaving.items():
             if until > self.now:
                 self._idle[node] -= count
-                if until < END:
-                    ends[until] = ends.get(until, 0) + count
+                self._ends[node][until] += count
         self._has_changed(node)
 
     def _has_changed(self, node: int) -> None:
@@ -183,35 +181,15 @@ class Lookahead:
 
     def least_free(self, node: int, first: int, until: int, besides: Sequence[tuple[int, int, int]] = ()) -> int:
         """The fewest GPUs free on a node from one moment to another; `besides` lists (from, to, GPUs) that are not held against it."""
-        times, free = self._steps_of(node)
-        now = self.now
-        place, stop = bisect_right(times, now + first) - 1, bisect_left(times, now + until)
-        if not besides:
-            return min(free[place:stop], default=END)
-        least = END
-        for at, count in zip(times[place:stop], free[place:stop], strict=True):
-            least = min(least, count + sum([more for start, end, more in besides if start <= max(0, at - now) < end]))
-        return least
+        (times, free), now = self._steps_of(node), self.now
+        steps = range(bisect_right(times, now + first) - 1, bisect_left(times, now + until))
+        return min([free[at] + sum([more for start, end, more in besides if start <= max(0, times[at] - now) < end]) for at in steps], default=END)
 
 
 class Table:
-    """The gaps in which at least `count` GPUs of a node are free: (start, end) by node, padded with empty ones."""
+    """The gaps in which at least so many GPUs of a node are free: (start, end) by node, padded with empty ones."""
 
-    def __init__(self, ahead: Lookahead, count: int) -> None:
-        self.count = count
-        self.stale = set(range(ahead.grid.size))  # nodes that have changed since it was last read
-        self.start: Ints = np.full((ahead.grid.size, 2), END, dtype=np.int64)
+    def __init__(self, size: int) -> None:
+        self.stale = set(range(size))  # nodes that have changed since it was last read
+        self.start: Ints = np.full((size, 2), END, dtype=np.int64)
         self.end: Ints = np.zeros_like(self.start)
-
-    def catch_up(self, ahead: Lookahead) -> None:
-        for node in self.stale:
-            row = ahead.gaps(node, self.count)
-            if (more := len(row) - self.start.shape[1]) > 0:
-                self.start = np.pad(self.start, ((0, 0), (0, more)), constant_values=END)
-                self.end = np.pad(self.end, ((0, 0), (0, more)), constant_values=0)
-            self.start[node] = END
-            self.end[node] = 0
-            for column, (start, end) in enumerate(row):
-                self.start[node, column] = start
-                self.end[node, column] = end
-        self.stale.clear()

@@ -1,7 +1,7 @@
 """The look-ahead under a book of reservations: it follows what the plan changes, and says when a job could start."""
 
 from abc import ABC, abstractmethod
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import reduce
@@ -16,10 +16,9 @@ from ..state.fleet import Seat
 from ..state.form import Form
 from ..state.grid import ints
 from ..state.work import Work
-from .entries import Date, Entry, Prospect, seats_of
+from .entries import NOWHERE, Date, Entry, Held, Prospect, Stays, seats_of
 from .lookahead import END, FOREVER, Lookahead
 from .rehearsal import Rehearsal, counts_of
-from .stays import NOWHERE, Held, Stays
 
 if TYPE_CHECKING:
     from ..state.planning import Cycle
@@ -38,13 +37,14 @@ class Closed(NamedTuple):
     courses: Mapping[str | None, Left]  # by pool: with what is kept for others
 
     def _opens(self, power: Power, pool: str | None, moment: int) -> int | None:
-        at = power.opens_in(self.courses[pool], self.asked[pool], power.now + moment, self.stays)
+        at = power.opens(self.courses[pool], self.asked[pool], power.now + moment, self.stays)
         return None if at is None else at - power.now
 
     def off(self, moment: int) -> int:
         """The nodes that are closed to it at a moment."""
-        closed, power = sum_of(1 << node for node, until in self.until.items() if until > moment), self.power
-        return closed if power is None else closed | sum_of(power.nodes[pool] for pool in self.asked if self._opens(power, pool, moment) != moment)
+        closed, power = sum(1 << node for node, until in self.until.items() if until > moment), self.power
+        shut = [power.nodes[pool] for pool in self.asked if self._opens(power, pool, moment) != moment] if power is not None else []
+        return reduce(or_, shut, closed)
 
     def closes(self, nodes: Iterable[int], moment: int) -> bool:
         """Whether one of these nodes is."""
@@ -59,28 +59,28 @@ class Closed(NamedTuple):
         return min([at for at in opening if at is not None and at > moment], default=None)
 
 
-def sum_of(masks: Iterable[int]) -> int:
-    return reduce(or_, masks, 0)
-
-
 class Prospects(ABC):
     """When places come free, by who stands where and what is kept."""
 
     def __init__(self, cycle: "Cycle") -> None:
         self.cycle = cycle
         self._entries: list[Entry] = []
+        # Who was promised an answer, and in which type: it is worked out when somebody wants to know.
+        self._asking: list[tuple[Work, int]] = []
         self._read = 0  # so much of the cluster's journal is in the look-ahead
         # Nobody gives way to a reservation where none is made.
         self._lends = "backfill" in cycle.settings.passes and cycle.settings.backfill_depth > 0
 
     @property
-    @abstractmethod
     def entries(self) -> list[Entry]:
         """What is kept, in order."""
+        if self._asking:
+            self.settle()
+        return self._entries
 
     @abstractmethod
-    def all_kept(self) -> list[Entry]:
-        """What is kept for those who wait."""
+    def settle(self) -> None:
+        """Work out what was asked for later, of the state in which it was asked for."""
 
     @property
     def ahead(self) -> Lookahead:
@@ -98,30 +98,22 @@ class Prospects(ABC):
         known = cluster.state.prospect
         if known is None or len(known.changed) > MANY or (not self._entries and known.geometry != [*cluster.geometry]):
             self._read, stays = len(cluster.journal), Stays()
-            known = cluster.state.prospect = Prospect([*cluster.geometry], self._lookahead(stays), stays)
+            known = cluster.state.prospect = Prospect([*cluster.geometry], self.fresh_lookahead(stays), stays)
         elif known.changed or self._read < len(cluster.journal) or known.ahead.now != cycle.now:
             self._follow(known)
         return known
 
-    def fresh_lookahead(self) -> Lookahead:
-        return self._lookahead(Stays())
-
-    def _lookahead(self, stays: Stays) -> Lookahead:
-        """What is idle now or being freed, and when the rest comes free. Backfilled work gives way at once."""
-        cycle = self.cycle
-        idle = list(cycle.fleet.soon.count)
+    def fresh_lookahead(self, stays: Stays | None = None) -> Lookahead:
+        """What is idle now or being freed, and when the rest comes free, as it is noted in `stays`. Backfilled work gives way at once."""
+        cycle, stays = self.cycle, stays or Stays()
         releases: list[tuple[int, int, int]] = []
-        usable, now = cycle.grid.usable, cycle.now
         for work in cycle.cluster.works:
             if work.seats:
                 held = self._held_by(work)
                 stays.change(work, held)
-                releases += [(held.until, seat.node, (seat.mask & usable[seat.node]).bit_count()) for seat in work.seats if seat.mask]
-        releases += [(stays.shared_until(node, gpu), node, usable[node] >> gpu & 1) for node, gpu in stays.tenants]
-        for until, node, count in releases:
-            if until <= now:
-                idle[node] += count
-        return Lookahead(cycle.grid, now, idle, ((until, node, count) for until, node, count in releases if now < until < END))
+                releases += [(held.until, seat.node, cycle.grid.usable[seat.node] & seat.mask) for seat in work.seats if seat.mask]
+        releases += [(stays.shared_until(node, gpu), node, cycle.grid.usable[node] & 1 << gpu) for node, gpu in stays.tenants]
+        return Lookahead(cycle.grid, cycle.now, [*cycle.fleet.soon.count], [(until, node, mask.bit_count()) for until, node, mask in releases])
 
     def _held_by(self, work: Work) -> Held:
         if not work.seats:
@@ -133,10 +125,7 @@ class Prospects(ABC):
         return Held(END if end >= NEVER else end if end > self.cycle.now else 0, seats)
 
     def lent(self, work: Work) -> bool:
-        """Whether it stands in a gap and leaves it when the holder of a reservation wants its place.
-
-        It came on the condition that it could be off it within the notice; a notice that is shorter by now takes nothing from the holder.
-        """
+        """Whether it stands in a gap and leaves it when the holder of a reservation wants its place: also where the notice is shorter by now."""
         return self._lends and work.backfilled and work.kind.preemptible is not Preemptible.NEVER
 
     @contextmanager
@@ -160,18 +149,14 @@ class Prospects(ABC):
             changed = dict.fromkeys(known.stays.out_of_date(now), True) | changed
         self._take_up(ahead, known.stays, [(work, self._held_by(work) if there else NOWHERE) for work, there in changed.items()])
         for entry in self._entries:
-            served = bool(entry.work.seats) and not entry.work.degraded
-            if served != entry.served:
-                entry.served = served
-                if served:
-                    ahead.give_back(entry.at, entry.length, entry.places)
-                else:
-                    ahead.reserve(entry.at, entry.length, entry.places)
+            if entry.stands != entry.served:
+                entry.served = entry.stands
+                (ahead.give_back if entry.served else ahead.reserve)(entry.at, entry.length, entry.places)
 
     def _take_up(self, ahead: Lookahead, stays: Stays, changed: Iterable[tuple[Work, Held]]) -> None:
         """These jobs stand so from now on. Of what cancels out, as who has become another job where he stands, nothing is changed."""
         usable = self.cycle.grid.usable
-        by_node: dict[int, Counter[int]] = {}  # by the instant of leaving so many GPUs more, or less
+        by_node: defaultdict[int, Counter[int]] = defaultdict(Counter)  # by the instant of leaving so many GPUs more, or less
         shared: dict[tuple[int, int], int] = {}  # until when GPUs in parts were held before
         for work, new in changed:
             old = stays.of(work)
@@ -180,14 +165,13 @@ class Prospects(ABC):
             for held, sign in ((old, -1), (new, 1)):
                 for seat in held.seats:
                     if seat.mask:
-                        by_node.setdefault(seat.node, Counter())[held.until] += sign * (seat.mask & usable[seat.node]).bit_count()
+                        by_node[seat.node][held.until] += sign * (seat.mask & usable[seat.node]).bit_count()
                     for part in seat.parts:
                         shared.setdefault((seat.node, part.gpu), self._shared_until(stays, seat.node, part.gpu))
             stays.change(work, new)
         for (node, gpu), before in shared.items():
-            here = by_node.setdefault(node, Counter())
-            here[before] -= usable[node] >> gpu & 1
-            here[self._shared_until(stays, node, gpu)] += usable[node] >> gpu & 1
+            by_node[node][before] -= usable[node] >> gpu & 1
+            by_node[node][self._shared_until(stays, node, gpu)] += usable[node] >> gpu & 1
         for node, leaving in by_node.items():
             if any(leaving.values()):
                 ahead.change(node, leaving)
@@ -214,32 +198,27 @@ class Prospects(ABC):
         if (parted and rehearsal is None) or not any(roles[place].gpus or roles[place].parted for place, _ in wants):
             return None
         length = self.length(work)
-        windows = banned is None and self.cycle.cluster.windows.upcoming
-        banned = banned or 0
-        bound = self.counted(ahead, work, quota_type, length, banned)
+        bound = self.counted(ahead, work, quota_type, length, banned or 0)
         if bound is None or self._over_by_then(work, bound.at):
             return None
-        if windows:
+        if banned is None and self.cycle.cluster.windows.upcoming:
             beside = self._beside_windows(ahead, work, quota_type, length, bound, tried=rehearsal is not None)
             if beside is None:
                 return None
             bound, banned = beside
-        role = roles[wants[0][0]]
-        if work.form.plain and not work.seats and self.only_gpus_count(work.form):
+        if not work.seats and self.only_gpus_count(work.form):
             return bound
         rehearsal = rehearsal or self.rehearsal(ahead)
         if work.form.plain and not work.seats:
+            role = roles[wants[0][0]]
             counts = [(node, count // role.gpus) for node, count in bound.places]
             cpus, memory = role.cpu_milli, role.host_memory_mib
             if all(rehearsal.host_suffices(count * cpus, count * memory, node, bound.at, length) for node, count in counts):
                 return bound
-        found = self._tried(ahead, rehearsal, work, quota_type, bound.at, length, banned)
-        if found is None:
+        found = self._tried(ahead, rehearsal, work, quota_type, bound.at, length, banned or 0)
+        if found is None or self._over_by_then(work, found[0]):
             return None
-        at, seats = found
-        if self._over_by_then(work, at):
-            return None
-        return Date(at, counts_of(seats, self.cycle.grid.usable), seats)
+        return Date(found[0], counts_of(found[1], self.cycle.grid.usable), found[1])
 
     def finds_no_room_ever(self, work: Work, quota_type: int) -> bool:
         """Whether it surely gets no date: nothing is kept for who asks for a part of a GPU or for none, nor where nobody is known to leave and as
@@ -269,18 +248,16 @@ class Prospects(ABC):
 
         There it would not be let in, and the place would be kept in vain. Jobs of several roles and parts of GPUs are only tried for a forecast.
         """
-        cluster, now = self.cycle.cluster, self.cycle.now
-        windows = cluster.windows
-        milli = work.missing_milli(quota_type)
-        if not windows.lets(cluster, work, quota_type, milli, now + soonest.at):
+        cluster, windows, milli = self.cycle.cluster, self.cycle.cluster.windows, work.missing_milli(quota_type)
+        if not windows.lets(cluster, work, quota_type, milli, self.cycle.now + soonest.at):
             return None
-        banned = windows.kept_off(cluster, work, quota_type, milli, now + soonest.at)
+        banned = windows.kept_off(cluster, work, quota_type, milli, self.cycle.now + soonest.at)
         if not banned:
             return soonest, 0
         if not work.form.plain and not tried:
             return None
         found = self.counted(ahead, work, quota_type, length, banned)
-        return (found, banned) if found is not None and windows.lets(cluster, work, quota_type, milli, now + found.at) else None
+        return (found, banned) if found is not None and windows.lets(cluster, work, quota_type, milli, self.cycle.now + found.at) else None
 
     def _tried(
         self, ahead: Lookahead, rehearsal: Rehearsal, work: Work, quota_type: int, since: int, length: int, banned: int
@@ -293,10 +270,8 @@ class Prospects(ABC):
             found = rehearsal.earliest(work, quota_type, since, length, banned | under.off(since))
             if found is not None and not under.closes([seat.node for seat in found[1]], found[0]):
                 return found
-            later = under.next_opening(since)
-            if found is not None and found[0] > since:
-                later = found[0] if later is None else min(later, found[0])
-            if later is None:
+            turns = [under.next_opening(since), None if found is None or found[0] == since else found[0]]
+            if (later := min(filter(None, turns), default=None)) is None:
                 return None
             since = later
         return None
@@ -310,11 +285,10 @@ class Prospects(ABC):
                 until[node] = max(until.get(node, 0), gone if gone >= END else gone - self.cycle.now)
         if power is None:
             return Closed(until, None, {}, 0, {}) if until else None
-        asked = power.asked(work, quota_type, work.missing_milli(quota_type))
-        now = self.cycle.now
-        kept = [(now + entry.at, duration(self.cycle, entry.work), entry.places) for entry in self.all_kept() if entry.work is not work]
-        others = power.draws([*kept, *ahead.foreseen])
-        asked = {pool: more for pool, more in asked.items() if more}
+        kept = [entry for entry in self._entries if not entry.stands and entry.work is not work]
+        coming = [(self.cycle.now + entry.at, duration(self.cycle, entry.work), entry.places) for entry in kept]
+        others = power.draws([*coming, *ahead.foreseen])
+        asked = {pool: more for pool, more in power.asked(work, quota_type, work.missing_milli(quota_type)).items() if more}
         return Closed(until, power, asked, stays_of(work), {pool: power.course(pool, others.get(pool, ())) for pool in asked})
 
     def counted(self, ahead: Lookahead, work: Work, quota_type: int, length: int, banned: int = 0, since: int = 0) -> Date | None:
@@ -330,13 +304,11 @@ class Prospects(ABC):
             again = self._counted(ahead, work, quota_type, length, banned | under.off(begun + found.at), found.at)
             if again is not None and again.at == found.at:
                 return again
-            later = under.next_opening(begun + found.at)
-            later = None if later is None else later - begun
-            if again is not None:
-                later = again.at if later is None else min(later, again.at)
-            if later is None:
+            opens = under.next_opening(begun + found.at)
+            turns = [at for at in (None if opens is None else opens - begun, None if again is None else again.at) if at is not None]
+            if not turns:
                 return None
-            found = self._counted(ahead, work, quota_type, length, banned, later)
+            found = self._counted(ahead, work, quota_type, length, banned, min(turns))
         return None
 
     def _counted(self, ahead: Lookahead, work: Work, quota_type: int, length: int, banned: int, since: int) -> Date | None:

@@ -1,10 +1,6 @@
-"""A job tried on the fleet as it will probably be at some moment to come.
+"""A job tried on the fleet as it will probably be at some moment to come: where counting GPUs is not all, it is placed as today's starts are."""
 
-Counting GPUs tells when a job could start at the soonest. Whether it can then also be placed (processors and memory of the
-host, several roles on the same nodes, groups inside islands, parts of GPUs) is found by placing it, moment by moment, with
-the same search as today's starts.
-"""
-
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import chain
 
@@ -15,8 +11,8 @@ from ..state.cluster import Cluster
 from ..state.fleet import Fleet, Seat, Split, joined, lowest
 from ..state.grid import Grid
 from ..state.work import Work
+from .entries import Stays, Use
 from .lookahead import END, FOREVER, Lookahead
-from .stays import Stays, Use
 
 MOST_MOMENTS = 64  # that are tried for one job; one that fits at none of them gets no date
 
@@ -34,10 +30,7 @@ class Rehearsal:
     def add(self, start: int, length: int, seats: Sequence[Seat]) -> None:
         """Somebody more who will stand there. Whole GPUs are the look-ahead's to count."""
         for seat in seats:
-            self._coming.setdefault(seat.node, []).append(Use(self._instant(start), self._until(start, length), seat._replace(mask=0)))
-
-    def _instant(self, moment: int) -> int:
-        return self.cluster.now + moment
+            self._coming.setdefault(seat.node, []).append(Use(self.cluster.now + start, self._until(start, length), seat._replace(mask=0)))
 
     def _until(self, moment: int, length: int) -> int:
         return END if length >= FOREVER else self.cluster.now + moment + length
@@ -79,12 +72,12 @@ class Rehearsal:
     def _hopeful(self, split: set[int], moment: int, length: int) -> set[int]:
         """The nodes on which one worker with parts of GPUs may find them: some are split there, or whole for so long."""
         table = self.ahead.table(1)
-        whole = (table.start <= self._instant(moment)) & (table.end >= self._until(moment, length))
+        whole = (table.start <= self.cluster.now + moment) & (table.end >= self._until(moment, length))
         return split.union(np.flatnonzero(whole.any(axis=1)).tolist())
 
     def _come_free(self, work: Work, before: int, moment: int, leaving: set[int]) -> set[int]:
         """The nodes on which somebody leaves at a moment, or more GPUs are whole or shared than at the one before."""
-        first, last = self._instant(before), self._instant(moment)
+        first, last = self.cluster.now + before, self.cluster.now + moment
         found = leaving.union(node for node, uses in self._coming.items() if any(first < use.start <= last for use in uses))
         for count in range(1, work.kind.roles[0].devices + 1):
             table = self.ahead.table(count)
@@ -93,16 +86,13 @@ class Rehearsal:
 
     def host_suffices(self, cpus: int, memory: int, node: int, moment: int, length: int) -> bool:
         """Whether a node has so much left of its processors and memory for so long from a moment on."""
-        host = self.grid.nodes[node]
-        left, left_memory = host.cpu_milli - cpus, host.host_memory_mib - memory
-        for use in self.on(node, moment, length):
-            left -= use.seat.cpus
-            left_memory -= use.seat.memory
-        return left >= 0 and left_memory >= 0
+        host, seats = self.grid.nodes[node], [use.seat for use in self.on(node, moment, length)]
+        cpus, memory = cpus + sum([seat.cpus for seat in seats]), memory + sum([seat.memory for seat in seats])
+        return cpus <= host.cpu_milli and memory <= host.host_memory_mib
 
     def on(self, node: int, moment: int, length: int) -> Iterator[Use]:
         """What is taken of a node at some time in so long from a moment on."""
-        start, until = self._instant(moment), self._until(moment, length)
+        start, until = self.cluster.now + moment, self._until(moment, length)
         return (use for use in chain(self.stays.on(node), self._coming.get(node, ())) if use.end > start and use.start < until)
 
     def place(
@@ -114,8 +104,7 @@ class Rehearsal:
         try:
             for spare in (False, True)[: 1 + bool(work.seats)]:
                 cluster.fleet = self._fleet(real, moment, length, among)
-                placer = Placer(cluster, work, quota_type, cluster.fleet.now, banned=banned, spare=spare)
-                seats = placer.place(work.missing())
+                seats = Placer(cluster, work, quota_type, cluster.fleet.now, banned=banned, spare=spare).place(work.missing())
                 if seats is not None:
                     return seats
             return None
@@ -125,7 +114,7 @@ class Rehearsal:
     def _fleet(self, real: Fleet, moment: int, length: int, among: Collection[int] | None) -> Fleet:
         """What is free all the time from the moment on, on all nodes or on some. Layouts of boards stay as they are."""
         fleet = Fleet(self.grid)
-        view, now = fleet.now, self._instant(moment)
+        view, now = fleet.now, self.cluster.now + moment
         busy: dict[int, int] = dict.fromkeys(range(self.grid.size) if among is None else among, 0)
         for key, split in real.soon.splits.items():
             if split.mode == "mig" and key[0] in busy:
@@ -162,9 +151,9 @@ def _one_part(work: Work, grid: Grid) -> bool:
 
 def counts_of(seats: Iterable[Seat], usable: Sequence[int]) -> list[tuple[int, int]]:
     """(node, GPUs) of whole GPUs, and of those that are newly in parts: all that a look-ahead by counting has to keep free."""
-    counts: dict[int, int] = {}
+    counts = Counter[int]()
     for seat in seats:
-        counts[seat.node] = counts.get(seat.node, 0) + (seat.mask & usable[seat.node]).bit_count()
+        counts[seat.node] += (seat.mask & usable[seat.node]).bit_count()
     return [(node, count) for node, count in sorted(counts.items()) if count]
 
 

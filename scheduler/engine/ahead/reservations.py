@@ -3,8 +3,7 @@
 from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from ..model.reasons import Reason, reason
-from ..model.spelling import spell_instant
+from ..model.reasons import Reason, reason, spell_instant
 from ..model.values import Preemptible
 from ..rules.held_gates import Hold
 from ..rules.times import overdue
@@ -24,8 +23,6 @@ class Book(Prospects):
 
     def __init__(self, cycle: "Cycle") -> None:
         super().__init__(cycle)
-        # Who was promised an answer, and in which type: it is worked out when somebody wants to know.
-        self._asking: list[tuple[Work, int]] = []
         self.per_type: dict[int, int] = {}
         self.blocked_within: set[int] = set()
         self.holds: list[Hold] = []  # gates that blocked jobs keep, in order
@@ -37,13 +34,6 @@ class Book(Prospects):
         self.has_backfilled = bool(cycle.waiting.queues.in_gaps)  # whether anybody stands in a gap, or did
 
     @property
-    def entries(self) -> list[Entry]:
-        """What is kept, in order."""
-        if self._asking:
-            self.settle()
-        return self._entries
-
-    @property
     def unsettled(self) -> bool:
         """Whether somebody's place is not worked out yet."""
         return bool(self._asking)
@@ -51,9 +41,7 @@ class Book(Prospects):
     @property
     def nodes(self) -> Collection[int]:
         """On which anything is kept."""
-        if self._asking:
-            self.settle()
-        return self._by_node
+        return self._by_node if self.entries else ()
 
     def date_of(self, work: Work) -> int | None:
         """In how many milliseconds a place is kept for it, if one is."""
@@ -67,7 +55,6 @@ class Book(Prospects):
         return _is_counted(self, work) and self.date_of(work) is None and work.order in self._asked_at
 
     def settle(self) -> None:
-        """Work out what was asked for later, of the state in which it was asked for."""
         asking, self._asking = self._asking, []
         self.cycle.cluster.before_changes = None
         for work, quota_type in asking:
@@ -77,11 +64,8 @@ class Book(Prospects):
     def _settle_up_to(self, work: Work) -> None:
         """Work out what is kept before a job asks, or has asked: what is kept behind it does not bind it."""
         asking, rank = self._asking, self.cycle.waiting.order.rank
-        if not asking:
-            return
-        if len(self.cycle.grid.types) > 1 and any(one.home == work.home and rank(one) < rank(work) for one, _ in asking):
-            self.settle()  # who comes before it in its queue may have asked for another type behind it
-        elif work.order not in self._asked_at:
+        many = len(self.cycle.grid.types) > 1  # who comes before it in its queue may have asked for another type behind it
+        if asking and (work.order not in self._asked_at or (many and any(one.home == work.home and rank(one) < rank(work) for one, _ in asking))):
             self.settle()
 
     def clear(self) -> None:
@@ -90,14 +74,9 @@ class Book(Prospects):
         self.cycle.cluster.before_changes = None
         if (prospect := self.cycle.cluster.state.prospect) is not None:
             prospect.ahead.keep_nothing()
-        self._entries.clear()
-        self.holds.clear()
-        self.per_type.clear()
-        self.blocked_within.clear()
-        self._asked_at.clear()
-        self._by_node.clear()
-        self._full.clear()
-        self._staying.clear()
+        forgotten = (self._entries, self.holds, self.per_type, self.blocked_within, self._asked_at, self._by_node, self._full, self._staying)
+        for known in forgotten:
+            known.clear()
 
     # Keeping
 
@@ -106,10 +85,8 @@ class Book(Prospects):
 
     def asks(self, work: Work) -> bool:
         """Whether a place is kept for it. Who has no date in one type may ask again in another."""
-        for one, _ in self._asking:
-            if one is work:
-                self.settle()
-                break
+        if any(one is work for one, _ in self._asking):
+            self.settle()
         return work.order in self._asked_at and any(entry.work is work for entry in self._entries)
 
     def stay(self, work: Work, lenders: Iterable[Work]) -> bool:
@@ -153,12 +130,8 @@ class Book(Prospects):
 
     def _date_in(self, work: Work, types: Sequence[int], *, only_now: bool) -> tuple[Date | None, int]:
         """The earliest in one of these types, and in which."""
-        found, quota_type = None, types[0]
-        for each in types:
-            date = self._date(work, each, only_now=only_now)
-            if date is not None and (found is None or date.at < found.at):
-                found, quota_type = date, each
-        return found, quota_type
+        dates = ((self._date(work, each, only_now=only_now), each) for each in types)
+        return min(((date, each) for date, each in dates if date is not None), key=lambda found: found[0].at, default=(None, types[0]))
 
     def _date(self, work: Work, quota_type: int, *, only_now: bool) -> Date | None:
         """The earliest in one type. Who asked without a date counts there as one that has a reservation."""
@@ -201,11 +174,7 @@ class Book(Prospects):
         if not entries:
             return entries
         own, inside = self._asked_at.get(work.order, len(entries)), self.cycle.tree.within_guarantee(work.charged_leaf, quota_type, milli)
-        return [entry for entry in entries if not _stands(entry) and entry.work is not work and _binds(self, entry, own, inside, work)]
-
-    def all_kept(self) -> list[Entry]:
-        """What is kept for those who wait."""
-        return [entry for entry in self._entries if not _stands(entry)]
+        return [entry for entry in entries if not entry.stands and entry.work is not work and _binds(self, entry, own, inside, work)]
 
     def lenders(self) -> list[Work]:
         """Who stands in a gap and would leave it on short notice."""
@@ -223,11 +192,6 @@ class Book(Prospects):
         """Whether a job of its shape that would stay no longer found no room now, and nothing has come free since."""
         known = None if work.seats else self._full.get((work.form.shape, quota_type))
         return known is not None and known[0] == len(self.cycle.cluster.journal) and known[1] <= self.length(work)
-
-
-def _stands(entry: Entry) -> bool:
-    """Whether its holder has its place by now."""
-    return bool(entry.work.seats) and not entry.work.degraded
 
 
 def _is_counted(book: Book, work: Work) -> bool:
@@ -248,21 +212,13 @@ def off_limits(book: Book, work: Work, quota_type: int, milli: int) -> int:
     if not gpus:
         return 0
     until, inside = _span(book, work, quota_type, milli)
-    bits = 0
-    for node, entries in book._by_node.items():
-        if _room(book, node, entries, 0, until, inside, work) < gpus:
-            bits |= 1 << node
-    return bits
+    return sum(1 << node for node in book._by_node if _room(book, node, 0, until, inside, work) < gpus)
 
 
 def places_of_overdue(book: Book, work: Work) -> int:
     """The nodes that are kept for others that have waited `max_wait_s`, as a bit set."""
-    bits = 0
-    for entry in book.entries if book.cycle.settings.waits_end else ():
-        if entry.work is not work and not entry.served and overdue(book.cycle, entry.work):
-            for node, _ in entry.places:
-                bits |= 1 << node
-    return bits
+    others = [entry for entry in book.entries if entry.work is not work and not entry.served] if book.cycle.settings.waits_end else []
+    return sum(1 << node for node in {node for entry in others if overdue(book.cycle, entry.work) for node, _ in entry.places})
 
 
 def _span(book: Book, work: Work, quota_type: int, milli: int) -> tuple[int, bool]:
@@ -270,18 +226,15 @@ def _span(book: Book, work: Work, quota_type: int, milli: int) -> tuple[int, boo
     return until, book.cycle.tree.within_guarantee(work.charged_leaf, quota_type, milli)
 
 
-def _room(book: Book, node: int, entries: list[Entry], since: int, until: int, inside: bool, work: Work) -> int:
+def _room(book: Book, node: int, since: int, until: int, inside: bool, work: Work) -> int:
     """GPUs of a node that work may take from one instant to another: what the reservations that bind it leave from their time on."""
-    first = END
-    others: list[tuple[int, int, int]] = []
+    first, others = END, list[tuple[int, int, int]]()
     own = book._asked_at.get(work.order, len(book._entries))
-    for entry in entries:
-        if entry.served:
-            continue
-        if not _binds(book, entry, own, inside, work):
-            others.append((entry.at, entry.at + entry.length, entry.keeps(node)))
-        elif entry.at < until:
+    for entry in book._by_node[node]:
+        if not entry.served and _binds(book, entry, own, inside, work):
             first = min(first, entry.at)
+        elif not entry.served:
+            others.append((entry.at, entry.at + entry.length, entry.keeps(node)))
     first = max(first, since)
     return END if first >= until else book.ahead.least_free(node, first, until, others)
 
@@ -305,48 +258,33 @@ def delays(book: Book, work: Work, quota_type: int, milli: int, seats: tuple[Sea
     until, inside = _span(book, work, quota_type, milli)
     crowded = []
     for node, starts in _taken(book, seats).items():
-        entries = book._by_node[node]
-        for number, since in enumerate(starts, 1):
-            # What joins others on a GPU takes it only from the time on at which they have left.
-            if since < until and number > _room(book, node, entries, since, until, inside, work):
-                crowded.append(node)
-                break
-    if (colocation := book.cycle.cluster.colocation) is not None:
-        for node in sorted({seat.node for seat in seats if seat.node in book._by_node}):
-            kept = _binding(book, node, until, inside, work)
-            if node not in crowded and any(colocation.parts(work, entry.work, node) for entry in kept):
-                crowded.append(node)
-    if book.hosts_bind and any(seat.cpus or seat.memory for seat in seats):
-        crowded += [node for node in _short_of_host(book, seats, until, inside, work) if node not in crowded]
-    return crowded
-
-
-def _short_of_host(book: Book, seats: tuple[Seat, ...], until: int, inside: bool, work: Work) -> list[int]:
-    """Nodes on which the seats leave too few processors, or too little memory, for those who will start there meanwhile."""
-    rehearsal, short = book.rehearsal(book.ahead), []
-    for node in sorted({seat.node for seat in seats if seat.node in book._by_node}):
-        kept = _binding(book, node, until, inside, work)
+        # What joins others on a GPU takes it only from the time on at which they have left.
+        if any(since < until and number > _room(book, node, since, until, inside, work) for number, since in enumerate(starts, 1)):
+            crowded.append(node)
+    colocation, hosts = book.cycle.cluster.colocation, book.hosts_bind and any(seat.cpus or seat.memory for seat in seats)
+    if colocation is None and not hosts:
+        return crowded
+    kept = [(node, _binding(book, node, until, inside, work)) for node in sorted({seat.node for seat in seats}) if node in book._by_node]
+    if colocation is not None:
+        crowded += [node for node, entries in kept if any(colocation.parts(work, entry.work, node) for entry in entries)]
+    rehearsal = book.rehearsal(book.ahead)
+    for node, entries in kept if hosts else ():  # those that start there meanwhile need processors and memory, too
         here = [seat for seat in seats if seat.node == node]
         cpus, memory = sum(seat.cpus for seat in here), sum(seat.memory for seat in here)
-        if not all(rehearsal.host_suffices(cpus, memory, node, entry.at, 1) for entry in kept):
-            short.append(node)
-    return short
+        if not all(rehearsal.host_suffices(cpus, memory, node, entry.at, 1) for entry in entries):
+            crowded.append(node)
+    return [*dict.fromkeys(crowded)]
 
 
 def _taken(book: Book, seats: tuple[Seat, ...]) -> dict[int, list[int]]:
     """By node, from when on each GPU is held that somebody could miss."""
     taken: dict[int, list[int]] = {}
-    shared: set[tuple[int, int]] = set()
     for seat in seats:
         if seat.node in book._by_node:
-            starts = taken.setdefault(seat.node, [])
-            starts.extend([0] * seat.mask.bit_count())
-            shared.update((seat.node, part.gpu) for part in seat.parts)
-    for node, gpu in sorted(shared):
+            taken.setdefault(seat.node, []).extend([0] * seat.mask.bit_count())
+    for node, gpu in {(seat.node, part.gpu) for seat in seats for part in seat.parts if seat.node in taken}:
         taken[node].append(max(0, book.stays.shared_until(node, gpu) - book.cycle.now))
-    for starts in taken.values():
-        starts.sort()
-    return taken
+    return {node: sorted(starts) for node, starts in taken.items()}
 
 
 def _binding(book: Book, node: int, until: int, inside: bool, work: Work) -> list[Entry]:

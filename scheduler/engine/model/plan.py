@@ -7,8 +7,7 @@ from typing import Any, NamedTuple
 
 from ..state.fleet import bits_of
 from .mig import Instance
-from .reasons import Reason
-from .spelling import spell_instant, thousandths
+from .reasons import Reason, spell_instant, thousandths
 
 PLAN_FORMAT = "gpufleet-plan/1"
 

@@ -1,9 +1,7 @@
-"""Why a decision was taken and why a job waits: a closed list of codes with the facts each one carries.
-
-docs/reasons.md has an entry for every code; a test holds the two together.
-"""
+"""Why a decision was taken and why a job waits: a closed list of codes, each with an entry in docs/reasons.md; and how a plan spells amounts."""
 
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
 
@@ -91,3 +89,19 @@ def gpus(milli: int) -> str:
 def counted(milli: int) -> str:
     """Milli-GPU as people write GPUs, with the word."""
     return f"{gpus(milli)} GPU{'s' * (milli != 1000)}"
+
+
+def thousandths(amount: int) -> int | float:
+    """So many thousandths as a number: 1.5 of 1500, and whole ones without a point."""
+    return amount / 1000 if amount % 1000 else amount // 1000
+
+
+@lru_cache(maxsize=4096)
+def spell_instant(milliseconds: int) -> str:
+    """An instant as a plan writes it; milliseconds only where there are any."""
+    seconds, rest = divmod(milliseconds, 1000)
+    try:
+        spelt = datetime.fromtimestamp(seconds, UTC).isoformat().removesuffix("+00:00")
+    except (OverflowError, ValueError, OSError):
+        return "9999-12-31T23:59:59Z"
+    return f"{spelt}.{rest:03d}Z" if rest else f"{spelt}Z"

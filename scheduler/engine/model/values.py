@@ -1,16 +1,16 @@
 """What a decision depends on, as frozen values: the typed form of a scenario.
 
-Whole numbers only. GPUs are milli-GPU, memory is MiB, instants are milliseconds since the epoch, lengths are milliseconds,
-usage is millionths of the fleet. What many jobs have in common is one shared `Kind`, compared by identity, so that
-whatever is computed about a shape is computed once.
+Whole numbers only: milli-GPU, MiB, milliseconds (instants since the epoch), usage in millionths of the fleet. What many jobs have in common is one
+shared `Kind`, compared by identity, so that whatever is computed about a shape is computed once.
 """
 
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields, make_dataclass, replace
 from enum import IntEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple, ParamSpec, TypeVar, cast
 
-from .unfrozen import maker
-
+P = ParamSpec("P")
+T = TypeVar("T")
 CLASSES = ("batch", "interactive", "inference")  # the rank of a class is its place here
 CLASS_RANK = {name: rank for rank, name in enumerate(CLASSES)}
 PASSES = ("stale", "allocate", "backfill", "shrink", "consolidate", "reclaim", "preempt", "repartition", "grow")
@@ -27,6 +27,20 @@ class Preemptible(IntEnum):
     NEVER = 0
     WHEN_BORROWED = 1
     ALWAYS = 2
+
+
+def maker(kind: Callable[P, T]) -> Callable[P, T]:
+    """Makes values of a frozen class with slots four times as fast as its own constructor, which sets field by field past the freeze.
+
+    What it makes is of a twin with the same slots that is not frozen, and of the class itself from the moment it is whole.
+    """
+
+    def freeze(value: Any) -> None:
+        value.__class__ = kind
+
+    made = cast(Any, kind)
+    bare = [(one.name, Any, field(default=one.default)) for one in fields(made)]
+    return cast(Callable[P, T], make_dataclass(made.__name__, bare, slots=True, namespace={"__post_init__": freeze}))
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,7 @@ from functools import partial
 from itertools import chain, product
 
 from ..model.plan import names
-from ..model.reasons import Reason, counted, reason
-from ..model.spelling import spell_instant
+from ..model.reasons import Reason, counted, reason, spell_instant
 from ..model.values import HOUR_MS
 from ..place.placement import fit
 from ..rules.legality import Preempt, Reclaim

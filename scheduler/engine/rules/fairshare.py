@@ -49,9 +49,9 @@ def _divide_class(rest: int, members: list[int], wants: Sequence[int], stated: S
     lost: dict[int, int] = {}
     while members and rest > 0:
         strengths = [weight[place] for place in members]
-        if usage_weight:
-            total_weight = sum(strengths)
-            strengths = [_strength(weight[place], stated.usage[place], total_weight, usage_weight) for place in members]
+        if usage_weight:  # n + k * (n - U), times the sum of weights and a million squared, so that it is a whole number
+            taken, gain = usage_weight * sum(strengths), (MILLION + usage_weight) * MILLION
+            strengths = [max(0, weight[place] * gain - stated.usage[place] * taken) for place in members]
         total = sum(strengths)
         if not total:
             return rest  # nobody has a claim to it; it can still be borrowed
@@ -77,8 +77,3 @@ def _divide_class(rest: int, members: list[int], wants: Sequence[int], stated: S
         shares[place] += given
         rest -= given
     return rest
-
-
-def _strength(weight: int, usage: int, total_weight: int, usage_weight: int) -> int:
-    """n + k * (n - U), times total_weight and a million squared, so that it is a whole number. Without usage weights compare as they are."""
-    return max(0, weight * (MILLION + usage_weight) * MILLION - usage_weight * usage * total_weight)

@@ -52,14 +52,11 @@ def limit_gate(tree: Tree, leaf: int, quota_type: int, milli: int) -> Reason | N
 def limits_refusing(tree: Tree, leaf: int, quota_type: int, milli: int) -> Iterator[Reason]:
     """All limits on the path that refuse so much more."""
     for place, of_type, most in tree.limits(leaf, quota_type):
-        used = tree.used_of(place, of_type)
-        if used + milli > most:
+        if (used := tree.used_of(place, of_type)) + milli > most:
             yield _limit_reason(tree, place, used, most, milli, None if of_type == EVERY_TYPE else tree.types[of_type])
-    if tree.quotas[leaf] is None:  # a window of a class
-        division = tree.division(quota_type)
-        used, most = division.used[leaf], division.limit[leaf] or 0
-        if used + milli > most:
-            yield _limit_reason(tree, leaf, used, most, milli)
+    division = tree.division(quota_type)
+    if tree.quotas[leaf] is None and division.used[leaf] + milli > (most := division.limit[leaf] or 0):  # a window of a class
+        yield _limit_reason(tree, leaf, division.used[leaf], most, milli)
 
 
 def _limit_reason(tree: Tree, place: int, used: int, limit: int, milli: int, what: str | None = None) -> Reason:

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
-from ..model.reasons import Reason, counted, reason
-from ..model.spelling import spell_instant
+from ..model.reasons import Reason, counted, reason, spell_instant
 from ..model.values import CLASS_RANK, Preemptible
 from ..state.tree import EVERY_TYPE, Division, Tree
 from ..state.work import Work
@@ -65,9 +64,8 @@ class HeldShares:
 
     def in_vain(self, waiting: "Waiting") -> bool:
         """Whether every pass has refused some of them after all: then those who were held back are looked at once more."""
-        if not self.held:
-            return False
-        in_vain = {work.order for work in waiting if work.order in self.held and not overdue(waiting.cluster, work)} - self.refused
+        among = waiting if self.held else ()
+        in_vain = {work.order for work in among if work.order in self.held and not overdue(waiting.cluster, work)} - self.refused
         self.held.clear()
         self.refused |= in_vain
         return bool(in_vain)
@@ -90,13 +88,12 @@ def hold_of(cycle: "Cycle", work: Work, quota_type: int, milli: int, *, within: 
         return None
     safe = protected_for(cycle, leaf, "preempt") if "preempt" in cycle.settings.passes else NEVER
     hold = Hold(work, leaf, quota_type, milli, tuple(gates), 0, tree.within_guarantee(leaf, quota_type, milli), safe)
-    hold = hold._replace(opens=_opens(cycle, hold))
+    opens, room = _opens(cycle, hold), share.most - milli
     # Whoever leaves, or with those gone who are evicted for it, it has to stay within its share then.
-    room, opens = share.most - milli, hold.opens
-    if opens is not None and (share.used(tree) <= room or _left(cycle, hold, share, opens) <= room):
-        return hold
-    hold = hold._replace(safe=NEVER)
-    return hold._replace(opens=_opens(cycle, hold))
+    if opens is None or (share.used(tree) > room and _left(cycle, hold, share, opens) > room):
+        hold = hold._replace(safe=NEVER)
+        opens = _opens(cycle, hold)
+    return hold._replace(opens=opens)
 
 
 def used_before(cycle: "Cycle", work: Work, leaf: int, division: Division) -> int:
@@ -112,24 +109,17 @@ def _opens(cycle: "Cycle", hold: Hold) -> int | None:
     latest = 0
     for gate in hold.gates:
         ahead = [other for other in cycle.book.holds if _will_count(cycle, other, gate)]  # they are let in first
-        excess = hold.milli - gate.most + sum(other.milli for other in ahead)
-        if excess + gate.used(cycle.tree) <= 0:
+        if hold.milli + sum(other.milli for other in ahead) + gate.used(cycle.tree) <= gate.most:
             continue  # it is open
-        leaving = []
+        leaving = [*_leaving(cycle, hold, gate)]
         for other in ahead:
             date, length = _date(cycle, other, gate), duration(cycle, other.work)
             leaving.append((NEVER if date is None or length >= NEVER else date + length, other.milli))
-        for at, milli in _leaving(cycle, hold, gate):
-            excess += milli
-            leaving.append((at, milli))
-        leaving.sort()
-        for at, milli in leaving:
-            if excess <= 0:
-                break
-            if at >= NEVER:
-                return None
-            excess -= milli
-            latest = max(latest, at)
+        excess = hold.milli - gate.most + sum(milli for _, milli in leaving)
+        for at, milli in sorted(leaving):
+            if excess > 0 and at < NEVER:
+                excess -= milli
+                latest = max(latest, at)
         if excess > 0:
             return None
     return latest
@@ -210,23 +200,17 @@ def gates_ahead(cycle: "Cycle", work: Work, quota_type: int, milli: int) -> Iter
 
 
 def uses_of(cycle: "Cycle", hold: Hold, gate: Gate) -> Iterator[tuple[int, int, int]]:
-    """What counts against a held gate, the holder included: (milli-GPU, from, to), in milliseconds from now.
-
-    Of a fair share the holder takes its part once it starts; after that the rest may be exceeded.
-    """
-    at = _starts(cycle, hold, gate)
-    if gate.rule is Rule.SHARE:
-        yield gate.most + 1, 0, at
+    """What counts against a held gate, the holder included: (milli-GPU, from, to), in milliseconds from now."""
+    if gate.rule is Rule.SHARE:  # the holder takes its part once it starts; after that the rest may be exceeded
+        yield gate.most + 1, 0, _starts(cycle, hold, gate)
         return
     for until, milli in _leaving(cycle, hold, gate):
         yield milli, 0, until
     for other in cycle.book.holds:
         if other is hold or _will_count(cycle, other, gate):
             start, length = _starts(cycle, other, gate), duration(cycle, other.work)
-            if start >= NEVER:  # nobody knows when it starts, nor when it has ended
-                yield other.milli, 0, NEVER
-            else:
-                yield other.milli, start, NEVER if length >= NEVER else start + length
+            known = start < NEVER  # else nobody knows when it starts, nor when it has ended
+            yield other.milli, start if known else 0, start + length if known and length < NEVER else NEVER
         if other is hold:
             break
 
@@ -234,9 +218,7 @@ def uses_of(cycle: "Cycle", hold: Hold, gate: Gate) -> Iterator[tuple[int, int, 
 def _starts(cycle: "Cycle", hold: Hold, gate: Gate) -> int:
     """When the holder starts, in milliseconds from now; NEVER: nobody knows."""
     at = _date(cycle, hold, gate)
-    if at is None:
-        return NEVER
-    return at if at or hold.opens == 0 or cycle.book.date_of(hold.work) is not None else NEVER
+    return at if at or (at == 0 and (hold.opens == 0 or cycle.book.date_of(hold.work) is not None)) else NEVER
 
 
 def _date(cycle: "Cycle", hold: Hold, gate: Gate) -> int | None:
@@ -253,10 +235,7 @@ def _date(cycle: "Cycle", hold: Hold, gate: Gate) -> int | None:
         return hold.opens
     if not overdue(cycle, hold.work):
         return None
-
-    def stays(work: Work) -> bool:
-        return ends_at(cycle, work) >= NEVER and work.kind.class_rank == CLASS_RANK["inference"]
-
     # Where services alone leave it no room it waits in vain.
-    open_once = all(hold.milli + sum(one.milli for one in _counted(cycle, gate) if stays(one)) <= gate.most for gate in hold.gates)
-    return 0 if open_once else None
+    services = ((one for one in _counted(cycle, each) if one.kind.class_rank == CLASS_RANK["inference"]) for each in hold.gates)
+    staying = [sum(one.milli for one in those if ends_at(cycle, one) >= NEVER) for those in services]
+    return 0 if all(hold.milli + milli <= each.most for each, milli in zip(hold.gates, staying, strict=True)) else None

@@ -10,8 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..model.mig import board_of, fitting_profiles
-from ..model.reasons import Reason, counted, reason
-from ..model.spelling import thousandths
+from ..model.reasons import Reason, counted, reason, thousandths
 from ..model.values import Role
 from ..place.placement import Placer
 from ..place.slots import SlotCounts

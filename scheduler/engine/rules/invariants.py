@@ -26,10 +26,7 @@ class InvariantBroken(AssertionError):
 
 
 def check(cycle: Cycle) -> None:
-    """Raise unless no place is held twice, gangs are whole and together, the tree's books are right, and nobody goes over a limit.
-
-    Where everyone stood at first is sound, so only what a plan has changed is looked at.
-    """
+    """Raise unless no place that a plan changed is held twice, gangs are whole and together, the books are right, and nobody goes over a limit."""
     cluster = cycle.cluster
     if cluster.state.first is not None:
         cluster.state.first.follow(cluster)
@@ -142,9 +139,7 @@ def _whole_gang(work: Work, grid: Grid) -> None:
         if seat in first:
             continue
         node = grid.nodes[seat.node]
-        mask = seat.mask
-        for part in seat.parts:
-            mask |= 1 << part.gpu
+        mask = seat.mask | sum({1 << part.gpu for part in seat.parts})
         if mask & ~grid.usable[seat.node] or node.health in ("down", "draining"):
             raise InvariantBroken(f"{work.job.name} was placed on {node.name}, which is not healthy", work.job.name)
         if not seat.parts and seat.mask.bit_count() != work.kind.roles[seat.role].gpus:
@@ -156,9 +151,8 @@ def _together(work: Work, grid: Grid) -> None:
     kind, name = work.kind, work.job.name
     widest = None if kind.placing.span_clusters else grid.level_names[0]
     asked = [(kind.placing.required or widest, name, work.seats)]
-    for place, role in enumerate(kind.roles):
-        if role.placing is not None:
-            asked.append((role.placing.required, f"role {role.name} of {name}", tuple(seat for seat in work.seats if seat.role == place)))
+    own = [(place, role.name, role.placing.required) for place, role in enumerate(kind.roles) if role.placing is not None]
+    asked += [(level, f"role {role} of {name}", tuple(seat for seat in work.seats if seat.role == place)) for place, role, level in own]
     for required, who, seats in asked:
         level = None if required is None else grid.levels[grid.level_index[required]]
         if level is not None and len({level.domain_of(seat.node) for seat in seats}) > 1:
@@ -205,11 +199,9 @@ def _apart(cluster: Cluster, changed: Iterable[Work]) -> None:
 
 def _under_caps(cluster: Cluster) -> None:
     """No power cap is exceeded at any time by what may run then; what ran before may stay over it."""
-    now, nodes, scenario = cluster.now, cluster.grid.nodes, cluster.scenario
-    watts = dict(scenario.power.gpu_watts)
-    for cap in scenario.power.caps:
-        if cap.end is not None and cap.end <= now:
-            continue
+    now, nodes, power = cluster.now, cluster.grid.nodes, cluster.scenario.power
+    watts = dict(power.gpu_watts)
+    for cap in [one for one in power.caps if one.end is None or one.end > now]:
         at = max(now, cap.start)  # from then on less is drawn, as nobody comes later
 
         def drawn(work: Work, seats: Sequence[Seat], since: int, at: int = at, pool: str | None = cap.pool) -> int:

@@ -57,18 +57,13 @@ class JobOrder:
 class QueueOrder:
     """Waiting jobs by leaf, each leaf in its own order; `best` is the job that the tree serves first.
 
-    The order is over jobs that this pass has not refused yet: a refused head makes room for the next one, from where `onward`
-    finds it, and the leaf is compared by that.
+    A head that the pass has refused makes room for the next one, from where `onward` finds it, and the leaf is compared by that.
     """
 
     def __init__(
         self, tree: Tree, division: Division, queues: Mapping[int, Sequence[Work]], milli: Callable[[Work], int], onward: Onward = anyone
     ) -> None:
-        self.tree = tree
-        self.division = division
-        self.milli = milli
-        self.queues = queues
-        self.onward = onward
+        self.tree, self.division, self.milli, self.queues, self.onward = tree, division, milli, queues, onward
         self.at = {leaf: onward(queue, 0) for leaf, queue in queues.items()}
         self.asks: dict[int, int] = {}  # milli-GPU that the head of a leaf asks for
         self._below: defaultdict[int, dict[int, tuple[Key, int]]] = defaultdict(dict)  # by node and child, with the leaf that is best below it

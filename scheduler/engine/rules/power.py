@@ -1,27 +1,26 @@
 """Power caps of pools: what more may draw, and from when on.
 
-What stands draws the rated watts of its GPUs until its limit ends, or for ever where it has none; what a pool's caps allow is watts by time.
-More starts, grows or moves there only if all that stands, and what is kept for jobs ahead of it, stays below each cap for as long as it may
-run itself. All that a job asks for is held against each pool in which it gets a GPU. What leaves counts no more: nobody is evicted for a cap.
-Dates, as all dates, count on what stands to leave as it is expected to (`soon`).
+What stands draws the rated watts of its GPUs until its limit ends, or for ever where it has none. More starts, grows or moves in a pool only if all
+that stands, and what is kept for jobs ahead of it, stays below each cap for as long as it may run itself. All that a job asks for is held against
+each pool in which it gets a GPU. What leaves counts no more: nobody is evicted for a cap. Dates count on what stands to leave as expected (`soon`).
 """
 
-from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from copy import copy
 from functools import reduce
 from itertools import accumulate
 from operator import or_
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from ..model.reasons import Reason, reason
-from ..model.spelling import spell_instant
+from ..model.reasons import Reason, reason, spell_instant
 from ..model.values import NO_POWER, PowerCap
 from ..state.tree import NEVER
 from ..state.work import Work
 from .times import ends_at
 
 if TYPE_CHECKING:
-    from ..ahead.entries import Entry
     from ..state.cluster import Cluster
     from ..state.planning import Cycle
 
@@ -31,10 +30,9 @@ Places: TypeAlias = Iterable[tuple[int, int]]  # (node, milli-GPU)
 
 
 class Stretch(NamedTuple):
-    """A time in which what is allowed and what is drawn of a pool does not change."""
+    """What is allowed and what is drawn of a pool at an instant."""
 
     start: int
-    end: int
     cap: PowerCap
     drawn: int  # in milliwatts
 
@@ -64,51 +62,41 @@ class Power:
                 self.caps.setdefault(cap.pool, []).append(cap)
         rated = dict(scenario.power.gpu_watts)
         self.watts = [rated.get(node.gpu_type, 0) for node in grid.nodes]  # of a GPU, by node
-        self.nodes = {pool: reduce(or_, (1 << node for node, name in enumerate(grid.pool_of) if pool in (None, name)), 0) for pool in self.caps}
+        self.pools = [[pool for pool in (None, name) if pool in self.caps] for name in grid.pool_of]  # that have caps, by node
+        self.nodes = {pool: sum(1 << node for node, pools in enumerate(self.pools) if pool in pools) for pool in self.caps}
         self._read = 0  # so much of the cluster's journal is known
-        # When what is drawn has to be known for the gate: now, and as each cap begins; and what is drawn then, in milliwatts.
-        self._moments = {pool: sorted({self.now, *(cap.start for cap in caps if cap.start > self.now)}) for pool, caps in self.caps.items()}
-        self._place = {pool: {at: place for place, at in enumerate(moments)} for pool, moments in self._moments.items()}
-        self._levels = {pool: [0] * len(moments) for pool, moments in self._moments.items()}
         self._lowest = {pool: 1000 * min(cap.watts for cap in caps) for pool, caps in self.caps.items()}
         self._lows: dict[str | None, tuple[list[int], list[int | None]]] = {}
-        self._sums: dict[tuple[str | None, bool], tuple[list[int], list[int]]] = {}
-        # Milliwatts by when those who draw them are gone at the latest, and are expected to be.
-        self._drawn: dict[bool, dict[str | None, dict[int, int]]] = {soon: {pool: {} for pool in self.caps} for soon in (False, True)}
         self._mine: dict[Work, list[tuple[str | None, int, int, int]]] = {}  # (pool, when it is gone, when it is expected to be, milliwatts)
         self._asks: dict[tuple[object, ...], dict[str | None, int]] = {}
         self._masks: dict[tuple[object, ...], list[int]] = {}
-        self._held: dict[int, tuple[Entry, dict[str | None, int]]] = {}
         self._never: dict[tuple[object, ...], Reason | None] = {}
+        self._clear()
         for work in cluster.works:
             if work.seats:
                 self._count(work)
 
+    def _clear(self) -> None:
+        """Nothing is drawn."""
+        # Milliwatts by when those who draw them are gone at the latest, and are expected to be.
+        self._drawn: dict[bool, dict[str | None, dict[int, int]]] = {soon: {pool: {} for pool in self.caps} for soon in (False, True)}
+        self._sums: dict[tuple[str | None, bool], tuple[list[int], list[int]]] = {}
+        # What is drawn when it has to be known for the gate: now, and as each cap begins.
+        self._levels = {pool: dict.fromkeys([self.now, *(cap.start for cap in caps if cap.start > self.now)], 0) for pool, caps in self.caps.items()}
+
     def times(self) -> Iterator[int]:
         """When a cap begins or ends."""
-        for caps in self.caps.values():
-            for cap in caps:
-                yield cap.start
-                if cap.end is not None:
-                    yield cap.end
-
-    # What is drawn
+        return (at for caps in self.caps.values() for cap in caps for at in (cap.start, cap.end) if at is not None)
 
     def gone_by(self, work: Work) -> int:
         """When it has left at the latest, by its limit; one that is over it is there as of now."""
         return max(self.now + 1, self.cluster.windows.ends(work))
 
-    def pools_of(self, node: int) -> Iterator[str | None]:
-        if None in self.caps:
-            yield None
-        if self.grid.pool_of[node] in self.caps:
-            yield self.grid.pool_of[node]
-
     def by_pool(self, places: Places) -> dict[str | None, int]:
         """Milliwatts by capped pool."""
         found: dict[str | None, int] = {}
         for node, milli in places:
-            for pool in self.pools_of(node):
+            for pool in self.pools[node]:
                 found[pool] = found.get(pool, 0) + milli * self.watts[node]
         return found
 
@@ -123,15 +111,16 @@ class Power:
 
     def _draw(self, pool: str | None, until: int, soon: int, milliwatts: int) -> None:
         """So much more is drawn, or less."""
-        levels = self._levels[pool]
         for is_soon, end in ((False, until), (True, soon)):
             held = self._drawn[is_soon][pool]
             held[end] = held.get(end, 0) + milliwatts
             if not held[end]:
                 del held[end]
             self._sums.pop((pool, is_soon), None)
-        for place in range(bisect_left(self._moments[pool], until)):
-            levels[place] += milliwatts
+        levels = self._levels[pool]
+        for at in levels:
+            if at < until:
+                levels[at] += milliwatts
 
     def _follow(self) -> None:
         journal = self.cluster.journal
@@ -145,11 +134,9 @@ class Power:
         self._read = len(journal)
 
     def _drawn_at(self, pool: str | None, instant: int, others: Sequence[Draw]) -> int:
-        place = self._place[pool].get(instant)
-        if place is not None:
-            self._follow()
-            drawn = self._levels[pool][place]
-        else:
+        self._follow()
+        drawn = self._levels[pool].get(instant)
+        if drawn is None:
             ends, sums = self._known(pool, False)
             drawn = sums[bisect_right(ends, instant)]
         return drawn + sum([more for more, first, until in others if first <= instant < until])
@@ -164,41 +151,26 @@ class Power:
             known = self._sums[pool, soon] = ends, [*accumulate([held[until] for until in reversed(ends)], initial=0)][::-1]
         return known
 
-    def _stretch(self, pool: str | None, start: int, end: int, others: Sequence[Draw]) -> Stretch | None:
-        lasting = [cap for cap in self.caps[pool] if cap.start <= start and (cap.end is None or start < cap.end)]
-        if not lasting:
-            return None
-        return Stretch(start, end, min(lasting, key=lambda cap: cap.watts), self._drawn_at(pool, start, others))
-
-    def at(self, pool: str | None, instant: int) -> tuple[PowerCap | None, int]:
-        """The cap that applies to a pool at an instant, and the milliwatts that may be drawn of what stands."""
-        found = self._stretch(pool, instant, instant, ())
-        return None if found is None else found.cap, self._drawn_at(pool, instant, ())
+    def at(self, pool: str | None, instant: int, others: Sequence[Draw] = ()) -> tuple[PowerCap | None, int]:
+        """The cap that applies to a pool at an instant, and the milliwatts that may be drawn of what stands and by others."""
+        lasting = (cap for cap in self.caps[pool] if cap.start <= instant and (cap.end is None or instant < cap.end))
+        return min(lasting, key=lambda cap: cap.watts, default=None), self._drawn_at(pool, instant, others)
 
     def course(self, pool: str | None, others: Sequence[Draw] = ()) -> "Left":
         """What a pool is expected to leave from now on."""
         ends, sums = self._known(pool, True)
         turns, lowest = self._allowed(pool)
-        more: dict[int, int] = {}
+        more: Counter[int] = Counter()
         for drawn, start, end in others:
             if start < end:
-                more[start] = more.get(start, 0) + drawn
-                more[end] = more.get(end, 0) - drawn
+                more[start] += drawn
+                more[end] -= drawn
         coming = sorted(more)
+        extra = [*accumulate([more[at] for at in coming], initial=0)]
         starts = sorted(at for at in {self.now, *ends, *turns, *coming} if self.now <= at < NEVER)
-        left: list[int | None] = []
-        gone, turned, come, extra = bisect_right(ends, self.now), 0, 0, 0
-        for start in starts:
-            while gone < len(ends) and ends[gone] <= start:
-                gone += 1
-            while turned < len(turns) and turns[turned] <= start:
-                turned += 1
-            while come < len(coming) and coming[come] <= start:
-                extra += more[coming[come]]
-                come += 1
-            allowed = lowest[turned]
-            left.append(None if allowed is None else allowed - sums[gone] - extra)
-        return Left(starts, left)
+        allowed = [lowest[bisect_right(turns, at)] for at in starts]
+        drawn_at = [sums[bisect_right(ends, at)] + extra[bisect_right(coming, at)] for at in starts]
+        return Left(starts, [None if most is None else most - drawn for most, drawn in zip(allowed, drawn_at, strict=True)])
 
     def _allowed(self, pool: str | None) -> tuple[list[int], list[int | None]]:
         """When caps of a pool begin or end, and the lowest of those that last before the first of these instants and from each of them on."""
@@ -220,7 +192,7 @@ class Power:
                 if role.gpus or role.parted:
                     flags = work.eligible(place, quota_type).flags
                     for node in range(self.grid.size):
-                        for pool in self.pools_of(node) if flags[node] else ():
+                        for pool in self.pools[node] if flags[node] else ():
                             most[pool] = max(most.get(pool, 0), self.watts[node])
             self._asks[key] = most
         return {pool: milli * watts for pool, watts in self._asks[key].items()}
@@ -228,15 +200,12 @@ class Power:
     def in_the_way(self, pool: str | None, needed: int, since: int, until: int, others: Sequence[Draw] = ()) -> Stretch | None:
         """The first time at which a pool leaves less than what is needed from one instant to another: as a cap begins, or what is kept."""
         changes = {since, *(cap.start for cap in self.caps[pool]), *(start for _, start, _ in others)}
-        stretches = (self._stretch(pool, at, at, others) for at in sorted(changes) if since <= at < until)
-        return next((one for one in stretches if one is not None and one.left < needed), None)
+        stretches = ((at, *self.at(pool, at, others)) for at in sorted(changes) if since <= at < until)
+        found = (Stretch(at, cap, drawn) for at, cap, drawn in stretches if cap is not None)
+        return next((one for one in found if one.left < needed), None)
 
-    def opens(self, pool: str | None, needed: int, since: int, stays: int, others: Sequence[Draw] = ()) -> int | None:
-        """From when on a pool is expected to leave what is needed for as long as a job stays; None: not as far as is planned."""
-        return self.opens_in(self.course(pool, others), needed, since, stays)
-
-    def opens_in(self, course: "Left", needed: int, since: int, stays: int) -> int | None:
-        """The same by what the pool leaves, for those who ask more than once."""
+    def opens(self, course: "Left", needed: int, since: int, stays: int) -> int | None:
+        """From when on a pool, as it leaves that, leaves what is needed for as long as a job stays; None: not as far as is planned."""
         starts, left = course
         at, last = since, len(starts) - 1
         for place in range(max(0, bisect_right(starts, since) - 1), len(starts)):
@@ -261,24 +230,18 @@ class Power:
         if any(all(more <= self._lowest[pool] for pool, more in asked.items()) for asked in asks):
             return None
         self._follow()
-        real = self._drawn, self._levels, self._sums
-        self._drawn, self._sums = {soon: {pool: {} for pool in self.caps} for soon in (False, True)}, {}
-        self._levels = {pool: [0] * len(moments) for pool, moments in self._moments.items()}
+        bare = copy(self)
+        bare._clear()
         found: Stretch | None = None
         pool, needed = None, 0
-        try:
-            for quota_type, asked in zip(work.form.types, asks, strict=True):
-                stays = stays_of(work)
-                closed = {name for name, more in asked.items() if self.opens(name, more, self.now, stays) is None}
-                off = reduce(or_, (self.nodes[name] for name in closed), 0)
-                if not closed or not self._all_off(work, quota_type, off):
-                    return None
-                if found is None:
-                    pool = min(closed, key=lambda name: (name is not None, name or ""))
-                    needed = asked[pool]
-                    found = self.in_the_way(pool, needed, self.now, NEVER)
-        finally:
-            self._drawn, self._levels, self._sums = real
+        for quota_type, asked in zip(work.form.types, asks, strict=True):
+            closed = {name for name, more in asked.items() if bare.opens(bare.course(name), more, self.now, stays_of(work)) is None}
+            if not closed or not self._all_off(work, quota_type, closed):
+                return None
+            if found is None:
+                pool = min(closed, key=_by_name)
+                needed = asked[pool]
+                found = bare.in_the_way(pool, needed, self.now, NEVER)
         if found is None:
             return None
         days = (self.horizon - self.now) // DAY_MS
@@ -287,55 +250,38 @@ class Power:
         detail = f"{_told(pool, found.cap, self.now)} does not suffice; it needs {needs}, and could start at no time in {planned}"
         return reason("power", detail, never=True, **_facts(pool, found, needed))
 
-    def _all_off(self, work: Work, quota_type: int, off: int) -> bool:
-        """Whether no node is left on which some worker of a job may stand, off some nodes."""
-        key = (work.form, quota_type, bool(work.seats))
-        masks = self._masks.get(key)
-        if masks is None:
-            asked = [place for place, role in enumerate(work.kind.roles) if role.least and (role.gpus or role.parted)]
-            flags = [work.eligible(place, quota_type).flags for place in asked]
-            masks = self._masks[key] = [sum(1 << node for node in range(self.grid.size) if one[node]) for one in flags]
-        return any(not mask & ~off for mask in masks)
+    def _all_off(self, work: Work, quota_type: int, closed: Collection[str | None]) -> bool:
+        """Whether no node is left on which some worker of a job may stand, off some pools."""
+        off = reduce(or_, (self.nodes[pool] for pool in closed), 0)
+        asked = [place for place, role in enumerate(work.kind.roles) if role.least and (role.gpus or role.parted)]
+        return any(not work.eligible(place, quota_type).bits & ~off for place in asked)
 
     def gate(self, cycle: "Cycle", work: Work, quota_type: int, milli: int) -> tuple[Reason | None, int]:
         """Why so much more of a job can't start now under the caps, or the nodes that it has to stay off."""
-        asked = {pool: more for pool, more in self.asked(work, quota_type, milli).items() if more} if milli else {}
-        if not asked:
-            return None, 0
-        until = self.gone_by(work) if work.seats else min(NEVER, self.now + stays_of(work))
-        kept = self._kept(cycle, work, quota_type, milli)
-        refused, off = None, 0
-        for pool in sorted(asked, key=lambda name: (name is not None, name or "")):
-            found = self.in_the_way(pool, asked[pool], self.now, until, kept.get(pool, ()))
-            if found is not None:
-                off |= self.nodes[pool]
-                refused = refused or _refusal(pool, found, asked[pool], self.now, kept=any(found.start < end for _, _, end in kept.get(pool, ())))
-        if refused is not None and self._all_off(work, quota_type, off):
-            return refused, off
-        return None, off
+        closed = [*self._closed(cycle, work, quota_type, milli)]
+        off = reduce(or_, (self.nodes[pool] for pool, *_ in closed), 0)
+        if not closed or not self._all_off(work, quota_type, [pool for pool, *_ in closed]):
+            return None, off
+        pool, found, needed, kept = closed[0]
+        return _refusal(pool, found, needed, self.now, kept=any(found.start < end for _, _, end in kept)), off
 
     def reason(self, cycle: "Cycle", work: Work, quota_type: int, milli: int) -> Reason | None:
         """The same of the first pool that is closed to it, whether or not there are others."""
-        asked = self.asked(work, quota_type, milli)
+        closed = self._closed(cycle, work, quota_type, milli)
+        return next((_refusal(pool, found, needed, self.now, kept=bool(kept)) for pool, found, needed, kept in closed), None)
+
+    def _closed(self, cycle: "Cycle", work: Work, quota_type: int, milli: int) -> Iterator[tuple[str | None, Stretch, int, Sequence[Draw]]]:
+        """The pools that leave less than so much more of a job needs: when, what it needs, and what is kept there for jobs ahead of it."""
+        asked = {pool: more for pool, more in self.asked(work, quota_type, milli).items() if more} if milli else {}
+        if not asked:
+            return
         until = self.gone_by(work) if work.seats else min(NEVER, self.now + stays_of(work))
-        kept = self._kept(cycle, work, quota_type, milli)
-        for pool in sorted(asked, key=lambda name: (name is not None, name or "")):
+        ahead = cycle.book.ahead_of(work, quota_type, milli)
+        kept = self.draws((self.now + entry.at, stays_of(entry.work), entry.places) for entry in ahead)
+        for pool in sorted(asked, key=_by_name):
             found = self.in_the_way(pool, asked[pool], self.now, until, kept.get(pool, ()))
             if found is not None:
-                return _refusal(pool, found, asked[pool], self.now, kept=bool(kept.get(pool)))
-        return None
-
-    def _kept(self, cycle: "Cycle", work: Work, quota_type: int, milli: int) -> Mapping[str | None, list[Draw]]:
-        """What is kept for jobs ahead of it, by pool."""
-        found: dict[str | None, list[Draw]] = {}
-        for entry in cycle.book.ahead_of(work, quota_type, milli):
-            known = self._held.get(id(entry))
-            if known is None or known[0] is not entry:
-                known = self._held[id(entry)] = entry, self.by_pool((node, 1000 * count) for node, count in entry.places)
-            at, stays = self.now + entry.at, stays_of(entry.work)
-            for pool, drawn in known[1].items():
-                found.setdefault(pool, []).append((drawn, at, NEVER if stays >= NEVER else at + stays))
-        return found
+                yield pool, found, asked[pool], kept.get(pool, ())
 
     def draws(self, coming: Iterable[tuple[int, int, Iterable[tuple[int, int]]]]) -> dict[str | None, list[Draw]]:
         """What those draw by pool who come at an instant, for how long, on so many GPUs of nodes."""
@@ -344,6 +290,10 @@ class Power:
             for pool, drawn in self.by_pool((node, 1000 * count) for node, count in places).items():
                 found.setdefault(pool, []).append((drawn, at, NEVER if stays >= NEVER else at + stays))
         return found
+
+
+def _by_name(pool: str | None) -> tuple[bool, str]:
+    return pool is not None, pool or ""
 
 
 def stays_of(work: Work) -> int:

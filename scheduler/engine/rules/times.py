@@ -2,8 +2,7 @@
 
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from ..model.reasons import Reason, reason
-from ..model.spelling import spell_instant
+from ..model.reasons import Reason, reason, spell_instant
 from ..state.work import Work
 from .windows import NEVER
 
@@ -28,22 +27,19 @@ def duration(cycle: "Clocked", work: Work) -> int:
 
 def ends_at(cycle: "Clocked", work: Work) -> int:
     """When what runs is expected to leave; one that overran its estimate is given the double, as often as needed."""
-    now, started, limit = cycle.now, work.here_since(cycle.now), work.job.limit_ms
-    length = duration(cycle, work) if limit is None else limit
+    now, started, length = cycle.now, work.here_since(cycle.now), duration(cycle, work)
     if length >= NEVER:
         return NEVER
-    if limit is None and length > 0:
-        while started + length <= now:
-            length *= 2
+    while started + length <= now and work.job.limit_ms is None and length > 0:
+        length *= 2
     end = started + length
     return end if end > now else now
 
 
 def protected_for(cycle: "Cycle", place: int, by: Literal["preempt", "reclaim"]) -> int:
     """The minimum run time stated nearest, going up from a node: for preempt the leaf, for reclaim that of the victim just below the fork."""
-    if by == "preempt":
-        return cycle.tree.nearest(place, "preempt_min_runtime_ms", cycle.settings.preempt_min_runtime_ms)
-    return cycle.tree.nearest(place, "reclaim_min_runtime_ms", cycle.settings.reclaim_min_runtime_ms)
+    field = f"{by}_min_runtime_ms"
+    return cycle.tree.nearest(place, field, getattr(cycle.settings, field))
 
 
 def may_cause_evictions(cycle: "Clocked", work: Work) -> bool:

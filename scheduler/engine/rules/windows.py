@@ -1,21 +1,19 @@
 """Windows: capacity that is promised to an owner or a class for a time, and what may not be in its way when it starts.
 
-How much may still be held then: window_regions.py.
+Each has its GPUs in its block or on all of a type, and what may still be held there when it starts is counted with the others that last then.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, reduce
 from operator import or_
 from typing import TYPE_CHECKING, TypeAlias
 
-from ..model.reasons import Reason, counted, gpus, reason
-from ..model.spelling import spell_instant
+from ..model.reasons import Reason, counted, gpus, reason, spell_instant
 from ..model.values import Job, Placed, Preemptible, Scenario, Window
 from ..state.grid import Grid, span_bits
 from ..state.tree import NEVER, Layout
 from ..state.work import Work
-from .window_regions import Region, Span, regions_around
 
 if TYPE_CHECKING:
     from ..state.cluster import Cluster
@@ -26,6 +24,57 @@ if TYPE_CHECKING:
 MOST_CHOICES = 500  # of blocks, to find some for all windows together
 MOST_STARTS = 8  # of windows that are tried for one job
 Holders = dict[int, list[tuple[Job, int]]]
+Span = tuple[int, int]  # the first node of a block, and the one behind its last
+
+
+@dataclass(slots=True)
+class Region:
+    """A block, or all of a type, with the windows that last at one instant and have their GPUs in it."""
+
+    low: int
+    high: int
+    capacity: int  # milli-GPU
+    windows: tuple[Window, ...]
+    whole: bool  # all of the type, and no part of it
+    staying: dict[int, int] = field(default_factory=dict)  # milli-GPU that may still be held then, by which of the windows their holders may use
+
+    @property
+    def kept(self) -> int:
+        return sum(window.gpus for window in self.windows)
+
+    def stays(self, mask: int, milli: int) -> None:
+        self.staying[mask] = self.staying.get(mask, 0) + milli
+
+    def in_the_way(self, mask: int = 0, milli: int = 0) -> int:
+        """What may still be held then by whom no window holds, if so much more came of somebody who may use these windows."""
+        amounts = {**self.staying, mask: self.staying.get(mask, 0) + milli} if milli else self.staying
+        return sum(amounts.values()) - held_by_windows([window.gpus for window in self.windows], amounts)
+
+    def over(self, mask: int = 0, milli: int = 0) -> int:
+        """How much more would be held or promised then than there is."""
+        return self.in_the_way(mask, milli) + self.kept - self.capacity
+
+
+def held_by_windows(rooms: Sequence[int], amounts: Mapping[int, int]) -> int:
+    """How much of these amounts stands in windows: each in those of its mask, whoever may use the fewest first."""
+    left = [*rooms]
+    for mask in sorted(amounts, key=lambda mask: (mask.bit_count(), mask)):
+        rest = amounts[mask]
+        for place, room in enumerate(left):
+            if mask >> place & 1:
+                left[place] -= min(room, rest)
+                rest -= min(room, rest)
+    return sum(rooms) - sum(left)
+
+
+def regions_around(span: Span, placed: Sequence[tuple[Window, Span]], capacities: Mapping[Span, int], whole: Span) -> list[Region]:
+    """The blocks of these windows that hold a block, it among them, and in each the windows that have their own inside it."""
+
+    def within(span: Span) -> tuple[Window, ...]:
+        return tuple(window for window, (low, high) in placed if span[0] <= low and high <= span[1])
+
+    around = {(low, high) for _, (low, high) in placed if low <= span[0] and span[1] <= high}
+    return [Region(*one, capacities[one], within(one), one == whole) for one in sorted({*around, span})]
 
 
 @dataclass(slots=True)
@@ -55,32 +104,20 @@ def _came(job: Job) -> int:
 
 class Windows:
     def __init__(self, scenario: Scenario, grid: Grid) -> None:
-        self.grid = grid
-        self.now = scenario.now
-        self.scenario = scenario
+        self.grid, self.scenario, self.now = grid, scenario, scenario.now
         self.whole: dict[int, Span] = {}  # by type
         self.capacities: dict[int, dict[Span, int]] = {}  # milli-GPU by type and block
         self.spans: dict[str, Span] = {}
-        self.lasting: list[Window] = []
-        self.of_classes: list[Window] = []
         self.claimed_at = -1  # as of how many kept changes everyone is charged to the one that is his
-        self.promised: list[Window] = []
-        self.upcoming: list[Upcoming] = []
-        if scenario.windows:  # mostly there are none
-            self._sort(scenario)
-
-    def _sort(self, scenario: Scenario) -> None:
-        """Which of them last, and which come soon enough to be heeded."""
-        now = self.now
-        horizon = now + scenario.settings.window_horizon_ms
-        current = [window for window in scenario.windows if window.lasts(now)]
+        current = [window for window in scenario.windows if window.lasts(self.now)]
         self.lasting = [window for window in current if not self._decayed(window)]
         self.of_classes = [window for window in self.lasting if window.class_rank is not None]
         released = [window for window in current if window not in self.lasting]
-        self.promised = [window for window in scenario.windows if (window.end is None or window.end > now) and window not in released]
+        self.promised = [window for window in scenario.windows if (window.end is None or window.end > self.now) and window not in released]
         self._find_blocks()
+        self.upcoming: list[Upcoming] = []  # those that come soon enough to be heeded
         for window in self.promised:
-            if now < window.start <= horizon:
+            if self.now < window.start <= self.now + scenario.settings.window_horizon_ms:
                 quota_type = self._type(window)
                 where = self.spans[window.name], self._beside(window), self.capacities[quota_type], self.whole[quota_type]
                 self.upcoming.append(Upcoming(window, quota_type, regions_around(*where)))
@@ -97,18 +134,13 @@ class Windows:
 
     def times(self) -> Iterable[int]:
         """When a window starts, ends or is released."""
-        for window in self.scenario.windows:
-            yield window.start
-            if window.end is not None:
-                yield window.end
-            if window.decay_ms is not None:
-                yield window.start + window.decay_ms
+        turns = ((one.start, one.end, None if one.decay_ms is None else one.start + one.decay_ms) for one in self.scenario.windows)
+        return (at for each in turns for at in each if at is not None)
 
     def _decayed(self, window: Window) -> bool:
         """Released: nobody who may use it had come for its type until some time after its start. Who comes later does not bring it back."""
-        if window.decay_ms is None or self.now < window.start + window.decay_ms:
+        if window.decay_ms is None or self.now < (until := window.start + window.decay_ms):
             return False
-        until = window.start + window.decay_ms
         return not any(_came(job) < until and self.entitled(window, job) and self._claims(window, job) for job in self.scenario.jobs)
 
     def _claims(self, window: Window, job: Job) -> bool:
@@ -129,8 +161,6 @@ class Windows:
         at = self._queues.position
         return window.quota is not None and self._queues.below(at[window.quota], at[job.quota])
 
-    # Where they keep GPUs clear
-
     def _type(self, window: Window) -> int:
         return self.grid.type_index.get(window.gpu_type or "", 0)
 
@@ -146,15 +176,12 @@ class Windows:
             self.capacities[quota_type] = {whole: self.grid.capacity[quota_type] if self.grid.capacity else 0}
         on_all = {window.name: self.whole[self._type(window)] for window in self.promised if window.level is None}
         self.spans = {**on_all}
-        in_blocks = sorted(
-            (window for window in self.promised if window.level is not None), key=lambda window: (window.start, -window.gpus, window.name)
-        )
-        if in_blocks:
-            held = {window.name: self._held_for_long(window) for window in in_blocks}
-            if not self._choose(in_blocks, held, [MOST_CHOICES]):
-                self.spans = on_all
-                for window in in_blocks:
-                    self.spans[window.name] = self._blocks(window, held[window.name])[0][1]
+        in_blocks = sorted((one for one in self.promised if one.level is not None), key=lambda one: (one.start, -one.gpus, one.name))
+        held = {window.name: self._held_for_long(window) for window in in_blocks}
+        if not self._choose(in_blocks, held, [MOST_CHOICES]):
+            self.spans = on_all
+            for window in in_blocks:
+                self.spans[window.name] = self._blocks(window, held[window.name])[0][1]
 
     def _choose(self, windows: Sequence[Window], held: Mapping[str, Holders], left: list[int]) -> bool:
         """Give each window the smallest block that holds it beside those before it, with steps back where a later one then finds none."""
@@ -204,24 +231,18 @@ class Windows:
     def _held_for_long(self, window: Window) -> Holders:
         """By node who runs there now and will still be there at a window's start, whatever happens, with so many milli-GPU."""
         found: Holders = {}
-        if window.start <= self.now:
-            return found
-        quota_type = self._type(window)
-        index, type_of = self.grid.index, self.grid.type_of
-        for job in self.scenario.jobs:
-            here = job.run.workers and job.run.state != "stopping"
-            if here and self.stays(window, job, job.run.started if job.run.started is not None else self.now):
+        jobs = [job for job in self.scenario.jobs if job.run.workers and job.run.state != "stopping"] if window.start > self.now else []
+        for job in jobs:
+            if self.stays(window, job, job.run.started if job.run.started is not None else self.now):
                 for worker in job.run.workers:
-                    node = index[worker.node]
-                    if type_of[node] == quota_type:
+                    node = self.grid.index[worker.node]
+                    if self.grid.type_of[node] == self._type(window):
                         found.setdefault(node, []).append((job, milli_of(worker)))
         return found
 
     def may_use(self, region: Region, job: Job) -> int:
         """Which of a region's windows a job may use, as a bit set."""
         return sum(1 << place for place, window in enumerate(region.windows) if self.entitled(window, job))
-
-    # What may start before a window
 
     def ends(self, work: Work) -> int:
         """When its limit ends: of what gets more workers it has begun. What it may count of a window: `promised_to_fixed` in tree.py."""
@@ -259,12 +280,9 @@ class Windows:
 
     def gate(self, cluster: "Charged", work: Work, quota_type: int, milli: int) -> tuple[Reason | None, int]:
         """Why a start now would be in the way of a window, and the nodes it must stay off."""
-        banned = 0
-        for ahead, region in self._in_the_way(cluster, work, quota_type, milli, self._began(work)) if self.upcoming else ():
-            if region.whole:
-                return self._kept(ahead, region, milli), 0
-            banned |= span_bits(region.low, region.high)
-        return None, banned
+        found = [*self._in_the_way(cluster, work, quota_type, milli, self._began(work))] if self.upcoming else []
+        refused = next((self._kept(ahead, region, milli) for ahead, region in found if region.whole), None)
+        return refused, 0 if refused else reduce(or_, (span_bits(region.low, region.high) for _, region in found), 0)
 
     def lets(self, cluster: "Charged", work: Work, quota_type: int, milli: int, started: int) -> bool:
         """Whether no window on all of a type that begins later is in the way of a start at an instant."""
@@ -298,11 +316,10 @@ class Windows:
 
     def _kept(self, ahead: Upcoming, region: Region, milli: int) -> Reason:
         """Why so much more can't start before a window."""
-        window = ahead.window
-        where = ""
+        window, where = ahead.window, ""
         if not region.whole:
-            stated = {one.level for one in region.windows}
-            domains = ((level, domain) for level in self.grid.levels if level.name in stated for domain in range(len(level)))
+            levels = (level for level in self.grid.levels if level.name in {one.level for one in region.windows})
+            domains = ((level, domain) for level in levels for domain in range(len(level)))
             here = (region.low, region.high)
             blocks = (one for one in domains if self._with_capacity(one[0].slice_of(one[1]), ahead.quota_type) == here)
             where = next((f" of {level.name} {level.names[domain]}" for level, domain in blocks), "")

@@ -4,8 +4,7 @@ from bisect import insort
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..model.reasons import Reason, reason
-from ..model.spelling import spell_instant
+from ..model.reasons import Reason, reason, spell_instant
 from ..place.unbroken import Block, largest
 from ..rules.order import JobOrder
 from .form import Form

@@ -37,45 +37,31 @@ class Advisor:
             return None
         if not work.form.plain or (work.form.all_least and work.kind.roles[0].gpus > self.cycle.fleet.soon.largest):
             return None  # none of the changes asks for smaller workers
-        key = (work.home, work.form, *self._own(work))
+        cycle, entries = self.cycle, self.cycle.book.entries
+        # What tells jobs of one queue and kind apart when they would start.
+        place = next((entry.place for entry in entries if entry.work is work), -1)
+        length = duration(cycle, work) if entries or cycle.cluster.windows.upcoming or cycle.cluster.power or work.form.fixed else 0
+        key = (work.home, work.form, length, place, max(cycle.now, backoff_until(cycle, work)))
         if key not in self._known:
             self._known[key] = next(((change, to) for change, to, kind in self._changes(work) if self._starts(work, change, to, kind)), None)
         return self._known[key]
 
-    def _own(self, work: Work) -> tuple[int, int, int]:
-        """What tells jobs of one queue and kind apart when they would start."""
-        cycle = self.cycle
-        place = next((entry.place for entry in cycle.book.entries if entry.work is work), -1)
-        length = duration(cycle, work) if cycle.book.entries or cycle.cluster.windows.upcoming or cycle.cluster.power or work.form.fixed else 0
-        return length, place, max(cycle.now, backoff_until(cycle, work))
-
-    # What may be changed, the smallest first
-
     def _changes(self, work: Work) -> Iterator[Change]:
-        """Fewer workers, then a wider level, then another type, then preemptible."""
-        yield from self._fewer(work)
-        yield from self._wider(work)
-        role = work.kind.roles[0]
+        """What may be changed, the smallest first: fewer workers, then a wider level, then another type, then preemptible."""
+        kind, types, width, role = work.kind, work.types, work.form.width, work.kind.roles[0]
+        most = max((min(role.least - 1, self._room(work, each, width)) for each in types if role.least > 1), default=0)
+        for workers in range(most, max(0, most - MOST_TRIES), -1):
+            if not (role.most - workers) % role.step and any(self._is_open(work, each, workers) for each in types):
+                yield f"roles.{role.name}.min", workers, _with_role(kind, least=workers)
+        for wider in range(width - 1, -1, -1):
+            if any(self._room(work, each, wider) >= role.least for each in types):
+                level = self.cycle.grid.level_names[wider] if wider else None
+                yield "topology.required", level, replace(kind, placing=replace(kind.placing, required=level))
         for name in self.cycle.grid.gpu_types:
             if role.gpu_types and name not in role.gpu_types:
-                yield "gpu_types", name, _with_role(work.kind, gpu_types=(name,))
+                yield "gpu_types", name, _with_role(kind, gpu_types=(name,))
         if work.form.fixed:
-            yield "preemptible", True, replace(work.kind, preemptible=Preemptible.ALWAYS)
-
-    def _fewer(self, work: Work) -> Iterator[Change]:
-        role, level = work.kind.roles[0], work.form.width
-        if role.least <= 1:
-            return
-        most = max((min(role.least - 1, self._room(work, quota_type, level)) for quota_type in work.types), default=0)
-        for workers in range(most, max(0, most - MOST_TRIES), -1):
-            if not (role.most - workers) % role.step and any(self._is_open(work, quota_type, workers) for quota_type in work.types):
-                yield f"roles.{role.name}.min", workers, _with_role(work.kind, least=workers)
-
-    def _wider(self, work: Work) -> Iterator[Change]:
-        for wider in range(work.form.width - 1, -1, -1):
-            if any(self._room(work, quota_type, wider) >= work.kind.roles[0].least for quota_type in work.types):
-                level = self.cycle.grid.level_names[wider] if wider else None
-                yield "topology.required", level, replace(work.kind, placing=replace(work.kind.placing, required=level))
+            yield "preemptible", True, replace(kind, preemptible=Preemptible.ALWAYS)
 
     def _room(self, work: Work, quota_type: int, level: int) -> int:
         role = work.kind.roles[0]
@@ -85,11 +71,7 @@ class Advisor:
     def _is_open(self, work: Work, quota_type: int, workers: int) -> bool:
         """Whether limits and guarantees leave room for so many workers."""
         tree, milli = self.cycle.tree, workers * work.form.worker_milli(0, quota_type)
-        if limit_gate(tree, work.home, quota_type, milli) is not None:
-            return False
-        return not work.form.fixed or fixed_gate(tree, work.home, quota_type, milli, NEVER) is None
-
-    # Whether it would start, and stay
+        return not (limit_gate(tree, work.home, quota_type, milli) or (work.form.fixed and fixed_gate(tree, work.home, quota_type, milli, NEVER)))
 
     def _starts(self, work: Work, change: str, to: Any, kind: Kind) -> bool:
         """Whether the job would start on what is free when the plan is done, if it asked for something else."""
@@ -101,7 +83,9 @@ class Advisor:
         try:
             cycle.cluster.windows = self._windows_next
             refused, types = cycle.waiting.verdicts.of(work)
-            types = () if refused else tuple(each for each in types if not self._wanted_back(work, each))
+            rank = cycle.waiting.order.rank
+            before = [one for one in self._served_next if one.home != work.home or rank(one) < rank(work)]
+            types = () if refused else tuple(each for each in types if not any(each in one.open_types for one in before))
             return any(could_start(cycle, work, each) and not self._put_out_again(work, each) for each in types)
         finally:
             work.kind, work.form, work.types = kept
@@ -121,24 +105,15 @@ class Advisor:
         jobs = tuple(replace(job, run=runs.get(job.name, job.run)) for job in scenario.jobs)
         return Windows(replace(scenario, jobs=jobs), self.cycle.grid)
 
-    def _wanted_back(self, work: Work, quota_type: int) -> bool:
-        """Whether one of those that the next plan serves from what this one frees waits for the type, not behind the job."""
-        rank = self.cycle.waiting.order.rank
-        return any(quota_type in one.open_types and (one.home != work.home or rank(one) < rank(work)) for one in self._served_next)
-
     @cached_property
     def _served_next(self) -> tuple[Work, ...]:
-        """Whom this plan puts out, and a gang that has released surplus for the workers that it lost: what is free is kept for them from the next
-        plan on."""
+        """Whom this plan puts out, and a gang that released surplus for the workers that it lost: the next plan keeps for them what is free."""
         evicted = [one for one in self.cycle.cluster.ousted if one.evicted and not one.seats]
         return (*evicted, *(one for one in dict.fromkeys(self.cycle.cluster.journal) if one.degraded and one.gave_back))
 
     def _put_out_again(self, work: Work, quota_type: int) -> bool:
-        """Whether somebody of the same queue who ranks higher would have it give way at once.
-
-        It stands where nothing stood, so nobody has more room without it. But who takes from his queue no less than he gets does not take it
-        further beyond its share, and with the job there is enough to take.
-        """
+        """Whether somebody of the same queue who ranks higher would have it give way at once: who takes from his queue no less than he gets does not
+        take it further beyond its share, and with the job there is enough to take."""
         cycle, leaf = self.cycle, work.home
         if work.form.fixed or "preempt" not in cycle.settings.passes:
             return False
@@ -148,8 +123,8 @@ class Advisor:
         mine = work.form.least_milli(quota_type)
         if "grow" in cycle.settings.passes:
             mine = max(mine, min(work.form.most_milli(quota_type), cycle.idle_milli(quota_type)))
-        ahead = {one.form: one for one in cycle.waiting.order.above(cycle.waiting.in_leaf(leaf), work.form.level)}
-        for one in ahead.values():  # those that wait and rank higher, one of each form
+        above = {one.form: one for one in cycle.waiting.order.above(cycle.waiting.in_leaf(leaf), work.form.level)}
+        for one in above.values():  # one of each form
             kept = cycle.waiting.notes.get(one.order, {}).get("reservation")
             if kept is not None and dict(kept.facts).get("holder") == work.job.name:
                 return True  # it waits for nothing but the place that is kept for the job, and ranks higher on any other

@@ -1,18 +1,16 @@
 """All that stands in the way of a waiting job, with numbers and names. Computed once per queue and shape."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
 from typing import Literal
 
 from ..model.plan import names
-from ..model.reasons import Reason, gpus, reason
-from ..model.spelling import spell_instant
+from ..model.reasons import Reason, gpus, reason, spell_instant
 from ..model.values import ANY_TYPE, Preemptible
 from ..passes.consolidate import no_moves, used_up
 from ..passes.repartition import could_serve
 from ..rules.gates import guarantees_refusing, limits_refusing
 from ..rules.legality import Reclaim
-from ..rules.power import Power
 from ..rules.times import may_cause_evictions, overdue, protected_for
 from ..search.evicting import NOTHING
 from ..state.planning import Cycle
@@ -30,7 +28,8 @@ class Blockers:
         self.cycle = cycle
         self.rooms = Rooms(cycle, foresees=foresees)
         self._groups: dict[tuple[object, ...], Reasons] = {}  # by leaf and shape, and by what else decides
-        self._above = cache(partial(_above_line, cycle.tree))
+        # The nodes below another one that use more than they may count on.
+        self._above = cache(lambda each, over: [place for place in cycle.tree.children[over] if each.used[place] > each.counts_on[place]])
         settings = cycle.settings
         moves = "consolidate" in settings.passes and cycle.cluster.moves_left <= 0 and settings.max_moves
         self._used_up = used_up(moves) if moves else None
@@ -49,47 +48,8 @@ class Blockers:
         group = self._group(work)
         own = self._own(work, group) if self._any_own or work.order in self.cycle.waiting.notes else {}
         late = not may_cause_evictions(self.cycle, work)
-        return self._with_own(work, group, own, late) if own or late else group
-
-    def _group(self, work: Work) -> Reasons:
-        """What the jobs of a queue that ask for the same have in common."""
-        if work.seats:
-            return self._new_group(work)
-        key = (work.home, work.form.shape, work.form.fixed, work.types, self._protects and self._ranks_above(work))
-        if key not in self._groups:
-            self._groups[key] = self._new_group(work)
-        return self._groups[key]
-
-    def _ranks_above(self, work: Work) -> bool:
-        """Whether there may be work below it that it could preempt."""
-        return work.form.level > self.cycle.cluster.forms.least_level
-
-    # What a job has of its own
-
-    def _own(self, work: Work, group: Reasons) -> dict[str, Reason]:
-        """What the passes have found in its way, as far as that is still so, and what keeps it from a start as well."""
-        cycle = self.cycle
-        own = dict(cycle.waiting.notes.get(work.order, {}))
-        if not work.form.parted and not SPLITTING.isdisjoint(own) and not self.rooms.may_join(work):
-            own = {code: found for code, found in own.items() if code not in SPLITTING}
-        if cycle.cluster.windows.upcoming and "window" not in own:
-            own |= self._window(work)
-        if cycle.cluster.power is not None:
-            own |= self._power(work, cycle.cluster.power)
-        if cycle.cluster.colocation is not None and (node := self.rooms.closed(work)) is not None:
-            own["colocation"] = cycle.cluster.colocation.reason(work, node)
-        if self._used_up is not None and "moves" not in own and self._might_move(work, group):
-            own["moves"] = self._used_up
-        if ("moves" in own or own.get("victims") is NOTHING) and self._has_room(work, group):
-            own = {code: found for code, found in own.items() if code != "moves" and found is not NOTHING}
-        return own
-
-    def _might_move(self, work: Work, group: Reasons) -> bool:
-        """Whether others could be moved for it, as far as that is told without looking for whom."""
-        movable = work.kind.preemptible is Preemptible.ALWAYS and not overdue(self.cycle, work)
-        return movable and any(one.code in ("fragmentation", "topology") for one in group)
-
-    def _with_own(self, work: Work, group: Reasons, own: dict[str, Reason], late: bool) -> Reasons:
+        if not own and not late:
+            return group
         shared = tuple(one for one in group if one is not ORDER)  # there is more to say than that
         extra = [found for code, found in sorted(own.items()) if not any(one.code == code for one in shared)]
         safe = self._safe([work.home], "preempt") if self._ranks_above(work) else 0
@@ -101,41 +61,46 @@ class Blockers:
             shared = tuple(one for one in shared if one.code != "victims")  # nobody was asked yet, or there is more to say of it
         return shared + tuple(extra)
 
-    def _window(self, work: Work) -> dict[str, Reason]:
-        """The window that would keep it from a start now, also where there is no room for it anyway."""
+    def _group(self, work: Work) -> Reasons:
+        """What the jobs of a queue that ask for the same have in common."""
+        key = (work.home, work.form.shape, work.form.fixed, work.types, self._protects and self._ranks_above(work))
+        known = None if work.seats else self._groups.get(key)
+        if known is None:
+            found = [one for quota_type in work.open_types for one in self._of_type(work, quota_type)]
+            known = tuple(dict.fromkeys(found)) or (ORDER,)
+            if not work.seats:
+                self._groups[key] = known
+        return known
+
+    def _ranks_above(self, work: Work) -> bool:
+        """Whether there may be work below it that it could preempt."""
+        return work.form.level > self.cycle.cluster.forms.least_level
+
+    def _own(self, work: Work, group: Reasons) -> dict[str, Reason]:
+        """What the passes have found in its way, as far as that is still so, and what keeps it from a start as well."""
         cycle = self.cycle
-        for quota_type in work.open_types:
-            refused, _ = cycle.cluster.windows.gate(cycle.cluster, work, quota_type, work.missing_milli(quota_type))
-            if refused is not None:
-                return {"window": refused}
-        return {}
-
-    def _power(self, work: Work, power: Power) -> dict[str, Reason]:
-        """The cap that would keep it from a start now, also where there is no room for it anyway; or that keeps it from a start at any time."""
-        never = power.never(work)
-        if never is not None:
-            return {"power": never}
-        for quota_type in work.open_types:
-            refused, _ = power.gate(self.cycle, work, quota_type, work.missing_milli(quota_type))
-            if refused is not None:
-                return {"power": refused}
-        return {}
-
-    def _has_room(self, work: Work, group: Reasons) -> bool:
-        """Whether nobody who runs is in its way: then it is not for want of moves or victims that it waits."""
-        gated = any(one.code in ("limit", "guarantee") for one in group)
-        return not gated and any(self.rooms.of(work, quota_type) is None for quota_type in work.open_types)
-
-    # What a queue's jobs of one kind have in common
-
-    def _new_group(self, work: Work) -> Reasons:
-        found = [one for quota_type in work.open_types for one in self._of_type(work, quota_type)]
-        return tuple(dict.fromkeys(found)) or (ORDER,)
+        own = dict(cycle.waiting.notes.get(work.order, {}))
+        if not work.form.parted and not SPLITTING.isdisjoint(own) and not self.rooms.may_join(work):
+            own = {code: found for code, found in own.items() if code not in SPLITTING}
+        codes = {one.code for one in group}
+        if cycle.cluster.windows.upcoming and "window" not in own:
+            own |= _refusal("window", partial(cycle.cluster.windows.gate, cycle.cluster), work)
+        if (power := cycle.cluster.power) is not None:
+            never = power.never(work)
+            own |= _refusal("power", partial(power.gate, cycle), work) if never is None else {"power": never}
+        if cycle.cluster.colocation is not None and (node := self.rooms.closed(work)) is not None:
+            own["colocation"] = cycle.cluster.colocation.reason(work, node)
+        # Whether others could be moved for it, as far as that is told without looking for whom.
+        movable = work.kind.preemptible is Preemptible.ALWAYS and not codes.isdisjoint(("fragmentation", "topology"))
+        if self._used_up is not None and "moves" not in own and movable and not overdue(cycle, work):
+            own["moves"] = self._used_up
+        in_vain = ("moves" in own or own.get("victims") is NOTHING) and codes.isdisjoint(("limit", "guarantee"))
+        if in_vain and any(self.rooms.of(work, quota_type) is None for quota_type in work.open_types):  # nobody who runs is in its way
+            own = {code: found for code, found in own.items() if code != "moves" and found is not NOTHING}
+        return own
 
     def _of_type(self, work: Work, quota_type: int) -> list[Reason]:
-        cycle = self.cycle
-        milli = work.missing_milli(quota_type)
-        leaf = work.leaf
+        cycle, leaf, milli = self.cycle, work.leaf, work.missing_milli(quota_type)
         found = list(limits_refusing(cycle.tree, leaf, quota_type, milli)) if cycle.tree.limited else []
         if work.form.fixed:
             found.extend(guarantees_refusing(cycle.tree, leaf, quota_type, milli, cycle.cluster.windows.ends(work)))
@@ -144,8 +109,7 @@ class Blockers:
             found.append(room)
             if "reclaim" in cycle.settings.passes:
                 found.extend(self._share(work, leaf, quota_type, milli))
-            short = self._shortages.get(cycle.tree.division(quota_type).name)
-            if short is not None:
+            if (short := self._shortages.get(cycle.tree.division(quota_type).name)) is not None:
                 found.append(short)
             if self._leaves_out:
                 found.extend(self._left_out(work, quota_type, room))
@@ -169,10 +133,8 @@ class Blockers:
 
     def _share(self, work: Work, leaf: int, quota_type: int, milli: int) -> Reasons:
         """What the shares say: only what is idle may be used, or nobody uses more than his, or what those who do have is not enough."""
-        tree = self.cycle.tree
-        division = tree.division(quota_type)
+        tree, name, division = self.cycle.tree, self.cycle.tree.names[leaf], self.cycle.tree.division(quota_type)
         used, fair = division.used[leaf], division.fair[leaf]
-        name = tree.names[leaf]
         if used + milli > fair:
             detail = f"{name} uses {gpus(used)} of a fair share of {tree.amount(division, fair)}"
             detail += f"; with {gpus(milli)} more it may only use what is idle"
@@ -197,9 +159,10 @@ class Blockers:
         return max(protected_for(self.cycle, place, by) for place in places) // 1000
 
 
-def _above_line(tree: Tree, division: Division, parent: int) -> list[int]:
-    """The nodes below another one that use more than they may count on."""
-    return [place for place in tree.children[parent] if division.used[place] > division.counts_on[place]]
+def _refusal(code: str, gate: Callable[[Work, int, int], tuple[Reason | None, int]], work: Work) -> dict[str, Reason]:
+    """Why a gate would keep a job from a start now, also where there is no room for it anyway."""
+    refused = (gate(work, quota_type, work.missing_milli(quota_type))[0] for quota_type in work.open_types)
+    return next(({code: found} for found in refused if found is not None), {})
 
 
 SPLITTING = frozenset({"sharing", "repartition"})

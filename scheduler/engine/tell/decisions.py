@@ -6,11 +6,10 @@ from functools import cached_property
 from itertools import chain
 from operator import attrgetter
 
-from ..ahead.entries import Entry, counted_on
+from ..ahead.entries import counted_on
 from ..model.mig import Instance
 from ..model.plan import Decision, Stand, new_decision
-from ..model.reasons import Reason, reason
-from ..model.spelling import spell_instant
+from ..model.reasons import reason, spell_instant
 from ..state.fleet import Seat, on_gpus
 from ..state.grid import Grid
 from ..state.planning import Cycle
@@ -63,22 +62,9 @@ def decisions_of(cycle: Cycle) -> list[Decision]:
         turn = "start" if action == "repair" else action
         if action == "move" and work.milli > sum(seat.milli for seat in work.first_seats):
             turn = "late"  # who is moved with more than he had comes behind those who left it to him
-        those[turn].append(_decision(served, action, work))
+        those[turn].append(served.decision(action, work))
     those["split"] = _splits(cycle, owners, stood)
     return in_order([*chain.from_iterable(those.values())])
-
-
-def _decision(served: "Served", action: str, work: Work) -> Decision:
-    why, beneficiary = work.why, work.for_job if action == "shrink" else None
-    if action in ("evict", "move"):
-        why, beneficiary = served.cycle.cluster.ousted.get(work) or (why, None)
-    assert why is not None
-    if beneficiary is not None and beneficiary not in served.served:
-        why, beneficiary = served.by(work, why, beneficiary)
-    if action == "evict":
-        return new_decision((action, why, work.job.name, beneficiary, (), (), False, work.kind.grace_ms, None, None, None, ()))
-    after = served.befores.get(work.order, ())
-    return Decision(action, why, work.job.name, beneficiary, stands(work, served.cycle.grid), after, work.backfilled)
 
 
 def _splits(cycle: Cycle, owners: "Owners", stood: Sequence[Work]) -> list[Decision]:
@@ -97,10 +83,7 @@ def _splits(cycle: Cycle, owners: "Owners", stood: Sequence[Work]) -> list[Decis
 
 
 def in_order(decisions: Sequence[Decision]) -> list[Decision]:
-    """Each behind those it has to wait for, and behind those who move for it where these don't wait in turn.
-
-    Who gives way may leave no place that is taken, but what a limit lacks.
-    """
+    """Each behind those it has to wait for, and behind those who move for it where these don't wait in turn: they may leave what a limit lacks."""
     place_of = {decision.job: place for place, decision in enumerate(decisions) if decision.job is not None}
     moving: dict[str, list[str]] = {}  # by for whom
     for decision in decisions:
@@ -132,9 +115,6 @@ def in_order(decisions: Sequence[Decision]) -> list[Decision]:
         if first in seen:
             continue
         seen.add(first)
-        if not decision.after and decision.job not in moving:  # most of them
-            done.append(decision)
-            continue
         line = [(first, before(decision))]
         while line:
             place, earlier = line[-1]
@@ -156,16 +136,21 @@ class Served:
         self.befores = befores
         self.served = {work.job.name for work in changed if work.seats}
 
-    def by(self, victim: Work, why: Reason, name: str) -> tuple[Reason, str]:
-        if name in self._standing:
-            return why, name
-        taker = self._taker.get(victim.job.name)
-        if taker is None:
-            return why, name
-        code = taker.why.code if taker.why is not None and taker.why.code in TAKING else why.code
-        if code in ("reclaim", "preempt"):
-            code = "preempt" if taker.charged_leaf == victim.home else "reclaim"
-        return reason(code, f"makes room for {taker.job.name}"), taker.job.name
+    def decision(self, action: str, work: Work) -> Decision:
+        why, beneficiary = work.why, work.for_job if action == "shrink" else None
+        if action in ("evict", "move"):
+            why, beneficiary = self.cycle.cluster.ousted.get(work) or (why, None)
+        assert why is not None
+        lost = beneficiary is not None and beneficiary not in self.served and beneficiary not in self._standing
+        if lost and (taker := self._taker.get(work.job.name)) is not None:
+            code = taker.why.code if taker.why is not None and taker.why.code in TAKING else why.code
+            if code in ("reclaim", "preempt"):
+                code = "preempt" if taker.charged_leaf == work.home else "reclaim"
+            why, beneficiary = reason(code, f"makes room for {taker.job.name}"), taker.job.name
+        if action == "evict":
+            return new_decision((action, why, work.job.name, beneficiary, (), (), False, work.kind.grace_ms, None, None, None, ()))
+        after = self.befores.get(work.order, ())
+        return Decision(action, why, work.job.name, beneficiary, stands(work, self.cycle.grid), after, work.backfilled)
 
     @cached_property
     def _standing(self) -> set[str]:
@@ -174,11 +159,7 @@ class Served:
     @cached_property
     def _taker(self) -> dict[str, Work]:
         """By the name of who leaves a place: who waits for it, the first of them."""
-        taker: dict[str, Work] = {}
-        for order, names in sorted(self.befores.items()):
-            for name in names:
-                taker.setdefault(name, self.cycle.cluster.works[order])
-        return taker
+        return {name: self.cycle.cluster.works[order] for order, names in sorted(self.befores.items(), reverse=True) for name in names}
 
 
 TAKING = ("reclaim", "preempt", "shrink", "consolidate", "reservation_due")
@@ -206,16 +187,11 @@ class Owners:
         """Who has to leave before a job can stand where it stands now: GPUs that were not idle, or a host that has no room before."""
         first, idle, now = set(work.first_seats), self.cycle.fleet.idle_at_start, self.cycle.fleet.now
         wanted: dict[int, int] = {}
-        crowded: set[int] = set()
+        crowded = {seat.node for seat in work.seats if now.cpus[seat.node] < 0 or now.memory[seat.node] < 0}
         for seat in work.seats:
-            node, mask = seat.node, on_gpus(seat)
-            if seat in first:
-                continue
-            if now.cpus[node] < 0 or now.memory[node] < 0:
-                crowded.add(node)
-            elif not seat.parts and not mask & ~idle[node]:
-                continue
-            wanted[node] = wanted.get(node, 0) | mask
+            mask = on_gpus(seat)
+            if seat not in first and (seat.node in crowded or seat.parts or mask & ~idle[seat.node]):
+                wanted[seat.node] = wanted.get(seat.node, 0) | mask
         return self.leaving(wanted, crowded, but=work)
 
     def leaving(self, wanted: Mapping[int, int], crowded: Collection[int] = (), but: Work | None = None) -> tuple[str, ...]:
@@ -227,16 +203,17 @@ class Owners:
 
 def reserved(cycle: Cycle) -> list[Decision]:
     """The places that are kept; none for who has not left his place yet."""
-    return [_reservation(cycle, entry) for entry in cycle.book.entries if not entry.work.first_seats or entry.work.degraded]
-
-
-def _reservation(cycle: Cycle, entry: Entry) -> Decision:
-    work, date, roles, nodes, at = entry.work, entry.date, entry.work.kind.roles, cycle.grid.nodes, cycle.now + entry.at
-    wanted = ((place, rank) for place, ranks in work.missing() for rank in ranks)
-    waits = (
-        [(*each, node) for each, node in zip(wanted, counted_on(work, date), strict=True)] if not date.seats else [seat[:3] for seat in date.seats]
-    )
-    runs = stands(work, cycle.grid)  # of a gang that waits to be whole again
-    workers = (*runs, *(Stand(roles[place].name, rank, nodes[node].name, 0) for place, rank, node in waits))
-    why = reason("reserve", f"by limits and estimates of what runs now it can start at {spell_instant(at)}")
-    return Decision("reserve", why, work.job.name, workers=workers, at=at)
+    found = []
+    for entry in cycle.book.entries:
+        work, roles, at = entry.work, entry.work.kind.roles, cycle.now + entry.at
+        if work.first_seats and not work.degraded:
+            continue
+        waits = [seat[:3] for seat in entry.date.seats]
+        if not waits:
+            wanted = ((place, rank) for place, ranks in work.missing() for rank in ranks)
+            waits = [(*each, node) for each, node in zip(wanted, counted_on(work, entry.date), strict=True)]
+        runs = stands(work, cycle.grid)  # of a gang that waits to be whole again
+        workers = (*runs, *(Stand(roles[place].name, rank, cycle.grid.nodes[node].name, 0) for place, rank, node in waits))
+        why = reason("reserve", f"by limits and estimates of what runs now it can start at {spell_instant(at)}")
+        found.append(Decision("reserve", why, work.job.name, workers=workers, at=at))
+    return found

@@ -25,23 +25,18 @@ def serving(
 ) -> Iterator[tuple[Work, int]]:
     """Who waits in one round, in the order in which queues are served when room comes, each with the milli-GPU that it asks for.
 
-    What is foreseen for a queue counts as used by it, so that queues take turns.
-
-    `gone` are those who had their turn already: leaf, milli-GPU and name.
+    What is foreseen for a queue counts as used by it, so that queues take turns. `gone`: the leaf, milli-GPU and name of who had its turn.
     """
     then = copy(division)
     then.used = [*division.used]
-
-    def charge(leaf: int, asked: int) -> None:
+    for leaf, asked, _ in gone:
         for place in cycle.tree.path[leaf]:
             then.used[place] += asked
-
-    for leaf, asked, _ in gone:
-        charge(leaf, asked)
     order = cycle.waiting.order_of(then, choice, queues)
     while (work := order.best()) is not None:
         asked = order.asks[work.home]
-        charge(work.home, asked)
+        for place in cycle.tree.path[work.home]:
+            then.used[place] += asked
         order.drop(work.home)
         yield work, asked
 
@@ -101,11 +96,9 @@ class Outlook(NamedTuple):
             if banned not in found:
                 found[banned] = cycle.book.earliest(self.ahead, work, quota_type, self.rehearsal, banned=banned)
             date = found[banned]
-            if date is None:
+            if date is None or (best is not None and best.at <= max(since, date.at)):
                 continue
             at = max(since, date.at)
-            if best is not None and best.at <= at:
-                continue
             kept_off = windows.kept_off(cycle.cluster, work, quota_type, milli, cycle.now + at)
             if not kept_off & ~banned and windows.lets(cycle.cluster, work, quota_type, milli, cycle.now + at):
                 best = date._replace(at=at)
@@ -132,7 +125,7 @@ class Forecast:
         self.predicted: dict[int, int] = {}
         self.dates: list[Dated] = []  # of those without a reservation, in their order
         self.taken: list[Taken] = []  # what everyone will count against limits, in the same order behind the reserved ones
-        if cycle.settings.forecast == "all":
+        if self.advises_all:
             self.everyone()
         elif cycle.settings.forecast == "head":
             self.predicted = dict(self.kept)
@@ -163,10 +156,9 @@ class Forecast:
         cycle = self.cycle
         windows, works = cycle.cluster.windows, cycle.cluster.works
         refused = [works[order] for order, (first, *_) in cycle.waiting.static.items() if first.code == "limit"]
-        trees = []
-        for start in windows.starts(owned=True) if refused else ():
-            lasting = [window for window in windows.promised if window.lasts(start)]
-            trees.append((start, Tree(cycle.cluster.scenario, cycle.grid.types, cycle.grid.capacity, lasting)))
+        starts = windows.starts(owned=True) if refused else []
+        lasting = [(start, [window for window in windows.promised if window.lasts(start)]) for start in starts]
+        trees = [(start, Tree(cycle.cluster.scenario, cycle.grid.types, cycle.grid.capacity, those)) for start, those in lasting]
         for work in refused:
             types = tuple(each for each in work.form.types if cycle.waiting.verdicts.fits_empty(work, each))
             found = (outlook.earliest(work, types, start - cycle.now, tree) for start, tree in trees)
@@ -180,17 +172,14 @@ class Forecast:
         by_count = outlook._replace(ahead=later, rehearsal=None)
         for due, _, work in sorted((work.job.not_before or 0, work.order, work) for work in cycle.waiting.queues.held):
             blocked, types = cycle.waiting.verdicts.of(work)
-            if blocked:
-                continue
             since = due - cycle.now
             counted = book.only_gpus_count(work.form) and not cycle.cluster.windows.upcoming
             later.now = due
-            foreseen = (by_count if counted else outlook).earliest(work, types, since)
+            foreseen = None if blocked else (by_count if counted else outlook).earliest(work, types, since)
             if foreseen is None:
                 continue
             self._foresee(outlook, work, foreseen)
             if counted and foreseen.at == since + foreseen.date.at:
-                later.reserve(foreseen.date.at, book.length(work), foreseen.date.places)
                 later.foresee(foreseen.date.at, book.length(work), foreseen.date.places)
 
     def _predict(self, outlook: Outlook, rehearsal: Rehearsal, work: Work, types: tuple[int, ...]) -> None:
@@ -203,12 +192,11 @@ class Forecast:
             return
         self._foresee(outlook, work, foreseen)
         date, length = foreseen.date, book.length(work)
-        if foreseen.at > date.at:  # which GPUs are free when it is let in is left open: they go to whoever comes first
-            return
+        if foreseen.at > date.at:
+            return  # which GPUs are free when it is let in is left open: they go to whoever comes first
         places = [*date.places, *newly_shared(date.seats, rehearsal, date.at, length)]
         dated = Dated(work.job.name, date.at, length, places, seats_of(work, date) if book.hosts_bind or date.seats else ())
         self.dates.append(dated)
-        ahead.reserve(date.at, length, places)
         ahead.foresee(date.at, length, places)
         rehearsal.add(date.at, length, dated.seats)
 

@@ -4,6 +4,7 @@ from functools import cache
 from typing import Any
 
 from ..model.mig import board_of, fitting_profiles
+from ..model.reasons import thousandths
 from ..state.grid import Ints
 from ..state.planning import Cycle
 from .rooms import mig_splits
@@ -12,29 +13,18 @@ from .rooms import mig_splits
 def measure(cycle: Cycle) -> dict[str, Any]:
     grid = cycle.grid
     milli = sum(division.used[place] for division in cycle.tree.divisions for place in cycle.tree.children[0])
-    result: dict[str, Any] = {
-        "gpus": grid.gpus,
-        "allocated": milli // 1000 if milli % 1000 == 0 else milli / 1000,
-        "fragmented": fragmented(cycle),
-        "largest_gang": {},
-    }
+    result: dict[str, Any] = {"gpus": grid.gpus, "allocated": thousandths(milli), "fragmented": fragmented(cycle), "largest_gang": {}}
+    room = cycle.fleet.soon.count_np * grid.startable[False]  # idle GPUs by node that a start may use
     for index, name in enumerate(grid.types):
-        idle = _room(cycle) * grid.on_type[index]
+        idle = room * grid.on_type[index]
         result["largest_gang"][name] = {level.name: int(level.sums(idle).max()) if len(level) else 0 for level in grid.levels}
     if cycle.cluster.scenario.demand:
-        result["fragmented_by_demand"] = _against_demand(cycle)
-    stranded = _idle_slices(cycle)
-    if stranded:
+        result["fragmented_by_demand"] = _against_demand(cycle, room)
+    if stranded := _idle_slices(cycle):
         result["idle_slices"] = stranded
-    displaced = cycle.cluster.windows.displaced_by(cycle.cluster)
-    if displaced:
+    if displaced := cycle.cluster.windows.displaced_by(cycle.cluster):
         result["displaced"] = [{"window": window, "job": job} for window, job in displaced]
     return result
-
-
-def _room(cycle: Cycle) -> Ints:
-    """Idle GPUs by node that a start may use."""
-    return cycle.fleet.soon.count_np * cycle.grid.startable[False]
 
 
 def fragmented(cycle: Cycle) -> int:
@@ -56,17 +46,15 @@ def fragmented(cycle: Cycle) -> int:
     return total // weight if weight else 0
 
 
-def _against_demand(cycle: Cycle) -> float:
+def _against_demand(cycle: Cycle, room: Ints) -> float:
     """Idle GPUs that the usual demand can't use, on average over the demand."""
-    grid, room = cycle.grid, _room(cycle)
-    idle = int(room.sum())
+    grid, idle = cycle.grid, int(room.sum())
     total = weight = 0
     for part in cycle.cluster.scenario.demand:
         if not part.gpus:
             continue  # of whole GPUs nothing is useless to who asks for a share, and who asks for none is not asked here
         slots = room // part.gpus
-        level = grid.levels[grid.level_index[part.required]] if part.required is not None else None
-        sums = level.sums(slots) if level is not None else slots.sum(keepdims=True)
+        sums = slots.sum(keepdims=True) if part.required is None else grid.levels[grid.level_index[part.required]].sums(slots)
         usable = int(sums[sums >= part.workers].sum()) * part.gpus
         total += part.share * (idle - usable)
         weight += part.share
@@ -75,15 +63,10 @@ def _against_demand(cycle: Cycle) -> float:
 
 def _idle_slices(cycle: Cycle) -> int:
     """Empty MIG instances that no waiting job asks for."""
-    splits = mig_splits(cycle)
+    splits = [(board_of(cycle.grid.nodes[node].gpu_type), split) for node, split in mig_splits(cycle)]
     if not splits:
         return 0
     roles = [role for form in {work.form for work in cycle.waiting if work.kind.sharing == "mig"} for role in form.kind.roles if role.parted]
     asked = cache(lambda board: {name for role in roles for name, _ in fitting_profiles(role, board)})
-    boards = [board_of(cycle.grid.nodes[node].gpu_type) for node, _ in splits]
-    return sum(
-        one not in split.taken and one.profile not in asked(board)
-        for board, (_, split) in zip(boards, splits, strict=True)
-        for one in split.instances
-        if board is not None
-    )
+    empty = ((board, one) for board, split in splits if board is not None for one in split.instances if one not in split.taken)
+    return sum(one.profile not in asked(board) for board, one in empty)

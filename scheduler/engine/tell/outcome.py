@@ -4,8 +4,7 @@ from collections.abc import Iterable
 from itertools import chain
 
 from ..model.plan import Course, Plan, Share, Waiting, new_waiting
-from ..model.reasons import Reason, reason
-from ..model.spelling import spell_instant
+from ..model.reasons import Reason, reason, spell_instant
 from ..rules.invariants import check
 from ..rules.times import duration, ends_at
 from ..rules.windows import NEVER
@@ -24,9 +23,8 @@ from .waking import next_wake
 class Told:
     """What the plan before has told, as long as nothing that it was told from has changed.
 
-    The reasons of a waiting job come from the books of its leaf, of all above it and of what stands beside that path, and from the room
-    on the fleet for its shape. Where all of these are as they were, so are the reasons. Everything else (a note of this plan, a date, a
-    delay that runs out, whoever was changed in it) is told anew.
+    The reasons of a waiting job come from the books of its leaf, of all above it and of what stands beside that path, and from the room for its
+    shape. Where these are as they were, so are the reasons. All else (a note of this plan, a date, a delay that runs out) is told anew.
     """
 
     def __init__(self) -> None:
@@ -40,8 +38,7 @@ class Told:
     def before(cls, cycle: Cycle, forecast: Forecast) -> "Told":
         """What the plan before has told, without the jobs that have gone since; or nothing."""
         state, told = cycle.cluster.state, cycle.cluster.state.told
-        goes_on = not cycle.fleet.soon.splits and not forecast.advises_all
-        if told is None or not goes_on or told.turn + 1 != state.turn:
+        if told is None or cycle.fleet.soon.splits or forecast.advises_all or told.turn + 1 != state.turn:
             told = state.told = cls()
         for work in state.since.gone:
             told.entries.pop(work, None)
@@ -63,14 +60,10 @@ def conclude(cycle: Cycle) -> Plan:
     check(cycle)
     tree, decisions = cycle.tree, decisions_of(cycle)
     wake = next_wake(cycle)  # before anything is told: what is asked for that decides nothing
-    return Plan(
-        now=cycle.now,
-        decisions=(*decisions, *reserved(cycle)),
-        waiting=_waiting(cycle),
-        shares=tuple([_share(tree, division, place) for place in range(1, len(tree.names)) for division in tree.divisions]),
-        next_wake=wake,
-        metrics=measure(cycle),
-    )
+    decisions += reserved(cycle)
+    waiting = _waiting(cycle)
+    shares = tuple([_share(tree, division, place) for place in range(1, len(tree.names)) for division in tree.divisions])
+    return Plan(cycle.now, tuple(decisions), waiting, shares, wake, measure(cycle))
 
 
 def carry_on(cycle: Cycle, before: int | None) -> Course:
@@ -86,7 +79,10 @@ def _waiting(cycle: Cycle) -> tuple[Waiting, ...]:
     told = Told.before(cycle, forecast)
     changed, entries = told.changed_places(cycle.tree), told.entries
     moved = dict.fromkeys((*cycle.cluster.journal, *cycle.waiting.queues.open))
-    own = _own(cycle, forecast, works if changed is None else (*told.own, *cycle.cluster.state.since.come))
+    # Of whom there is something of its own to tell: what this plan has found, a date, or a delay, which depends on the time.
+    own = dict.fromkeys(works[order] for order in (*cycle.waiting.static, *cycle.waiting.notes, *forecast.predicted))
+    among = works if changed is None else (*told.own, *cycle.cluster.state.since.come)
+    own.update(dict.fromkeys([work for work in among if work.job.deadline is not None or work.kind.preemption_delay_ms]))
     anew = works if changed is None else _to_be_told(cycle, blockers, told, changed, (*moved, *own))
     # Of whom there is nothing of his own to tell, his queue and what he asks for decide.
     shared: dict[tuple[int, Form], Reasons] = {}
@@ -105,14 +101,6 @@ def _waiting(cycle: Cycle) -> tuple[Waiting, ...]:
     return tuple(filter(None, map(entries.get, works)))
 
 
-def _own(cycle: Cycle, forecast: Forecast, among: Iterable[Work]) -> dict[Work, None]:
-    """Those of whom there is something of their own to tell: what this plan has found; and among some a date or a delay, which depend on the time."""
-    works, waiting = cycle.cluster.works, cycle.waiting
-    own = dict.fromkeys(works[order] for order in (*waiting.static, *waiting.notes, *forecast.predicted))
-    own.update(dict.fromkeys([work for work in among if work.job.deadline is not None or work.kind.preemption_delay_ms]))
-    return own
-
-
 def _to_be_told(cycle: Cycle, blockers: Blockers, told: Told, changed: Iterable[int], own: Iterable[Work]) -> Iterable[Work]:
     """Those whose reasons may be others than in the plan before."""
     tree, queues = cycle.tree, cycle.waiting.queues.by_leaf
@@ -128,17 +116,14 @@ def _to_be_told(cycle: Cycle, blockers: Blockers, told: Told, changed: Iterable[
 
 def _entry(cycle: Cycle, forecast: Forecast, blockers: Blockers, work: Work) -> Waiting:
     """What is told of a job that waits."""
-    reasons = blockers.of(work)
-    at = forecast.predicted.get(work.order)
+    reasons, at = blockers.of(work), forecast.predicted.get(work.order)
     if work.job.deadline is not None:
-        late = _late(cycle, forecast, work, work.job.deadline)
-        reasons = reasons if late is None else (*reasons, late)
+        reasons += _late(cycle, forecast, work, work.job.deadline)
     return Waiting(work.job.name, reasons, at, forecast.advisor.advice(work) if at is not None or forecast.advises_all else None)
 
 
-def _late(cycle: Cycle, forecast: Forecast, work: Work, deadline: int) -> Reason | None:
-    """Why it can't end before its deadline, if so: by when it is predicted to start or a place is kept for it, else were it to start as soon as
-    it may, which is known whatever is foreseen."""
+def _late(cycle: Cycle, forecast: Forecast, work: Work, deadline: int) -> Reasons:
+    """Why it can't end before its deadline, if so: by its predicted start or the place kept for it, else were it to start as soon as it may."""
     may = max(cycle.now, work.job.not_before or cycle.now)
     start = forecast.predicted.get(work.order, forecast.kept.get(work.order, may))
     length = duration(cycle, work)
@@ -147,10 +132,10 @@ def _late(cycle: Cycle, forecast: Forecast, work: Work, deadline: int) -> Reason
     elif work.seats:
         length = ends_at(cycle, work) - cycle.now
     if start < deadline and start + length <= deadline:
-        return None
+        return ()
     begins, ends = spell_instant(start), spell_instant(deadline)
     detail = f"a start at {begins} is too late to end before {ends}" if deadline > cycle.now else f"its deadline has passed: {ends}"
-    return reason("deadline", detail, start=begins, deadline=ends)
+    return (reason("deadline", detail, start=begins, deadline=ends),)
 
 
 def _share(tree: Tree, division: Division, place: int) -> Share:

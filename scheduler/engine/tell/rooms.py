@@ -7,8 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..model.reasons import Reason, counted, reason
-from ..model.spelling import spell_instant
+from ..model.reasons import Reason, counted, reason, spell_instant
 from ..model.values import Kind, Role
 from ..place.placement import fit
 from ..rules.times import ends_at

@@ -48,13 +48,6 @@ def turns(scenario: Scenario, kept: Kept | None = None) -> tuple[Turn, ...]:
     """Everyone who waits and is asked, in that order. `kept` only saves time, and serves on behind it."""
     kept = kept if kept is not None else Kept()
     cycle = Cycle(scenario, kept)
-    found = tuple(_asked(cycle))
-    check(cycle)  # who went and who came is taken up there too
-    kept.keep(cycle)
-    return found
-
-
-def _asked(cycle: Cycle) -> list[Turn]:
     found: list[Turn] = []
     seen: set[Work] = set()
     of_leaf: dict[int, int] = {}
@@ -70,7 +63,9 @@ def _asked(cycle: Cycle) -> list[Turn]:
                 found.append(Turn(len(found) + 1, nth, work.job, before[0].job if before else None, by, ours, theirs))
             before = work, asked
             order.drop(work.home)
-    return found
+    check(cycle)  # who went and who came is taken up there too
+    kept.keep(cycle)
+    return tuple(found)
 
 
 def _compared(cycle: Cycle, division: Division, first: tuple[Work, int], second: tuple[Work, int]) -> tuple[str, Side | None, Side | None]:

@@ -14,10 +14,7 @@ NEXT_PLAN_MS = 1000  # until the plan that goes on where this one stopped
 
 
 def next_wake(cycle: Cycle, before: int | None = None) -> int | None:
-    """The earliest instant at which a plan could differ although nothing happened; or, of those before an instant, the earliest.
-
-    What this plan has decided by an instant to come, it has noted (`Cluster.is_to_come`). The other instants are stated, or those of reservations.
-    """
+    """The earliest instant, or the earliest before one, at which a plan could differ although nothing happened: stated, a reservation's, or noted."""
     now, cluster = cycle.now, cycle.cluster
     leaving = Leaving.of(cycle)
     times = [*leaving.until.values()]

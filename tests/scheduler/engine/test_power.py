@@ -291,4 +291,5 @@ def test_when_a_pool_opens_is_what_is_found_by_looking_at_every_instant(seed):
             start = now + draw.randrange(-1, 12) * half
             others.append((draw.choice([700_000, 5_600_000]), start, draw.choice([start, start + draw.randrange(1, 6) * half, NEVER])))
         asked = "a", draw.choice([700_000, 5_600_000, 11_200_000]), now + draw.randrange(16) * half // 3, draw.choice([half, 5 * half, NEVER]), others
-        assert power.opens(*asked) == slow_opening(power, *asked), asked
+        pool, needed, since, stays, others = asked
+        assert power.opens(power.course(pool, others), needed, since, stays) == slow_opening(power, *asked), asked

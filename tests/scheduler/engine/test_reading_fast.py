@@ -11,8 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from scheduler.engine.model.unfrozen import maker
-from scheduler.engine.model.values import QUEUED, Checkpoint, Placed, Scenario
+from scheduler.engine.model.values import QUEUED, Checkpoint, Placed, Scenario, maker
 from scheduler.scenarios import reading as reader
 from scheduler.scenarios.checkers import instant
 from scheduler.scenarios.faults import ScenarioError

@@ -8,7 +8,7 @@ import pytest
 from scheduler.benchmarks import cases
 from scheduler.benchmarks.engine import typed
 from scheduler.engine.cycle import make_plan
-from scheduler.engine.model.spelling import spell_instant
+from scheduler.engine.model.reasons import spell_instant
 from scheduler.scenarios.checkers import moment
 from scheduler.scenarios.reading import load, parse
 from scheduler.scenarios.spelling import spelt

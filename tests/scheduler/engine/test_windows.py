@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from scheduler.engine.model.spelling import spell_instant
+from scheduler.engine.model.reasons import spell_instant
 from scheduler.engine.rules.legality import Reclaim
 from scheduler.engine.state.planning import Cycle
 from scheduler.scenarios.reading import parse
