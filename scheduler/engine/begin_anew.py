@@ -8,17 +8,11 @@ from .state.work import Work
 
 def has_to_begin_anew(cycle: Cycle) -> bool:
     """Whether somebody's place can't stay as the passes have left it: what is known of him is noted for the next try."""
-    outside, at_odds = _outside_again(cycle), _at_odds(cycle.cluster)
+    started = [work for work in dict.fromkeys(cycle.cluster.journal) if work.seats and not work.first_seats] if cycle.settings.hysteresis_ms else []
+    # Who was started so soon after an eviction that it must stand inside its guarantee, and does not: whom it displaced stands before it.
+    outside = [work.order for work in started if cycle.is_to_come(held_off_until(cycle, work)) and _is_borrowed(cycle, work)]
     cycle.cluster.lessons.held_off.update(outside)
-    return bool(outside) or at_odds
-
-
-def _outside_again(cycle: Cycle) -> list[int]:
-    """Who was started so soon after an eviction that he must stand inside his guarantee, and does not: whom he displaced stands before him."""
-    if not cycle.settings.hysteresis_ms or not cycle.cluster.journal:
-        return []
-    fresh = (work for work in dict.fromkeys(cycle.cluster.journal) if work.seats and not work.first_seats)
-    return [work.order for work in fresh if cycle.is_to_come(held_off_until(cycle, work)) and _is_borrowed(cycle, work)]
+    return _at_odds(cycle.cluster) or bool(outside)
 
 
 def _is_borrowed(cycle: Cycle, work: Work) -> bool:
@@ -39,10 +33,9 @@ def _at_odds(cluster: Cluster) -> bool:
     for work in dict.fromkeys(cluster.journal):
         if not work.seats or not work.first_seats or work.evicted or work.order in giving:
             continue
-        if work.order in made_whole:
-            if work.degraded:
-                made_whole.remove(work.order)
-                giving.add(work.order)
-        elif work.grown() and work.gave_back:
+        if work.order in made_whole and work.degraded:
+            made_whole.remove(work.order)
+            giving.add(work.order)
+        elif work.order not in made_whole and work.grown() and work.gave_back:
             (giving if work.stood_before else made_whole).add(work.order)
     return len(made_whole) + 2 * len(giving) > before

@@ -128,11 +128,9 @@ def board_of(gpu_type: str) -> Board | None:
     words = re.split(r"[^A-Z0-9]+", gpu_type.upper())
     candidates = [board for board in _BOARDS if any(model in words for model in board.models)]
     sizes = [int(match) for match in re.findall(r"(\d+) ?GB", gpu_type.upper())]
-    if sizes:
-        exact = [board for board in candidates if board.memory_gb in sizes]
-        if exact:
-            return exact[0]
-        # A vendor rounds the size of one board in several ways (GB200: 186, 189 or 192): the model decides where it has one board.
+    if exact := [board for board in candidates if board.memory_gb in sizes]:
+        return exact[0]
+    # A vendor rounds the size of one board in several ways (GB200: 186, 189 or 192): the model decides where it has one board.
     return candidates[0] if len(candidates) == 1 else None
 
 
@@ -143,8 +141,7 @@ def layout_faults(board: Board, instances: Iterable[Instance]) -> list[str]:
     counts: dict[str, int] = {}
     compute = media = 0
     for instance in sorted(instances):
-        profile = board.profile(instance.profile)
-        if profile is None:
+        if (profile := board.profile(instance.profile)) is None:
             allowed = ", ".join(p.name for p in board.profiles)
             faults.append(f"{board.name} has no profile {instance.profile}; it has {allowed}")
             continue
@@ -161,8 +158,7 @@ def layout_faults(board: Board, instances: Iterable[Instance]) -> list[str]:
                 break
             taken[position] = f"{profile.name} at slice {instance.start}"
     for name, count in counts.items():
-        profile = board.profile(name)
-        if profile is not None and count > profile.most:
+        if (profile := board.profile(name)) is not None and count > profile.most:
             faults.append(f"{count} x {name}; {board.name} holds at most {profile.most}")
     if compute > board.compute_slices:
         faults.append(f"{compute} compute slices; {board.name} has {board.compute_slices}")

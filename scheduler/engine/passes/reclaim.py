@@ -13,7 +13,7 @@ from .walk import walk
 
 
 def run(cycle: Cycle) -> None:
-    walk(cycle, may_reclaim, reclaim, partial(small_enough, cycle, None if cycle.takers.holds_any else beyond_lines(cycle)))
+    walk(cycle, may_reclaim, reclaim, partial(small_enough, cycle, None if cycle.takers.held_back else beyond_lines(cycle)))
 
 
 def beyond_lines(cycle: Cycle) -> dict[int, list[int]]:

@@ -55,8 +55,7 @@ def _beyond_guarantees(cluster: "Charged") -> list[Work]:
         promised = tree.divisions[at].guaranteed
         sums_with = {(at, place): sums.get((at, place), 0) + work.milli for place in tree.path[work.home]}
         if any(total > most for (_, place), total in sums_with.items() if (most := promised[place]) is not None):
-            mine = [window for window in windows.of_classes if _may_be_charged(cluster, window, work)]
-            if mine:
+            if mine := [window for window in windows.of_classes if _may_be_charged(cluster, window, work)]:
                 found.append(work)
             if any(_asks(work) <= window.gpus for window in mine):
                 continue

@@ -34,7 +34,6 @@ class Colocation:
         self._everywhere = (1 << len(nodes)) - 1
         self._without = {wall: sum([1 << place for place, node in enumerate(nodes) if wall not in node.boundaries]) for wall in ("cores", "mig")}
         self._pairs = {(pair.service, pair.other, pair.where): pair for pair in cluster.scenario.apart}
-        self._walls: dict[tuple[Side, Side], Wall] = {}
         self._held: dict[Work, tuple[Seat, ...]] = {}
         self._on: dict[Side, dict[int, dict[Work, None]]] = {}  # who stands where
         self._bits: dict[Side, int] = {}
@@ -65,14 +64,10 @@ class Colocation:
     def wall(self, work: Work, other: Side) -> Wall:
         mine = work.form.side
         assert mine is not None
-        known = self._walls.get((mine, other))
-        if known is None:
-            known = self._walls[mine, other] = self._new_wall(mine, other) if mine.serves is not other.serves else Wall(0)
-        return known
-
-    def _new_wall(self, one: Side, other: Side) -> Wall:
-        service, beside = (one, other) if one.serves else (other, one)
-        instances = one.sharing == other.sharing == "mig"
+        if mine.serves is other.serves:
+            return Wall(0)
+        service, beside = (mine, other) if mine.serves else (other, mine)
+        instances = mine.sharing == other.sharing == "mig"
         for where in ("node", "gpu") if instances else ("node",):
             if (pair := self._pairs.get((service.tenant, beside.tenant, where))) is not None:
                 return Wall(self._everywhere, pair)
@@ -82,8 +77,6 @@ class Colocation:
     def _mixed(self) -> int:
         """Nodes with a GPU that services and others share since before that was asked about: nobody joins them there."""
         return sum({1 << node for (node, _), works in self._shared.items() if len({one.form.side.serves for one in works if one.form.side}) > 1})
-
-    # What the plan changes
 
     def _follow(self) -> None:
         journal = self.cluster.journal
@@ -103,8 +96,7 @@ class Colocation:
                 if not here[node]:
                     bits ^= 1 << node
             for seat in work.seats:
-                there = here.setdefault(seat.node, {})
-                if not there:
+                if not (there := here.setdefault(seat.node, {})):
                     bits |= 1 << seat.node
                 there[work] = None
             self._bits[side] = bits
@@ -112,8 +104,6 @@ class Colocation:
                 del self._shared[key][work]
             for key in _shares(work.seats):
                 self._shared.setdefault(key, {})[work] = None
-
-    # In words
 
     def reason(self, work: Work, node: int) -> Reason:
         """Why a job can't stand on a node that it has to stay off."""

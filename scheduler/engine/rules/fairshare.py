@@ -35,8 +35,7 @@ def divide(pool: int, wants: Sequence[int], stated: Siblings, usage_weight: int 
     if rest <= 0:
         return shares
     for members in stated.classes:
-        short = [place for place in members if shares[place] < wants[place]]
-        if short:
+        if short := [place for place in members if shares[place] < wants[place]]:
             rest = _divide_class(rest, short, wants, stated, shares, usage_weight)
             if rest <= 0:
                 break
@@ -52,8 +51,7 @@ def _divide_class(rest: int, members: list[int], wants: Sequence[int], stated: S
         if usage_weight:  # n + k * (n - U), times the sum of weights and a million squared, so that it is a whole number
             taken, gain = usage_weight * sum(strengths), (MILLION + usage_weight) * MILLION
             strengths = [max(0, weight[place] * gain - stated.usage[place] * taken) for place in members]
-        total = sum(strengths)
-        if not total:
+        if not (total := sum(strengths)):
             return rest  # nobody has a claim to it; it can still be borrowed
         pool, contented, short = rest, False, []
         for place, strength in zip(members, strengths, strict=True):

@@ -18,8 +18,7 @@ def open_leaf(cycle: "Cycle", work: Work, quota_type: int, milli: int, claim: in
     """The first leaf, from that of the claim on, that may be charged with a job; or its own, and what refuses it in each."""
     refused = []
     for leaf in cycle.cluster.leaves_of(work, quota_type, since=claim):
-        closed = closed_gate(cycle, work, leaf, quota_type, milli)
-        if closed is None:
+        if (closed := closed_gate(cycle, work, leaf, quota_type, milli)) is None:
             return leaf, ()
         refused.append(closed)
     return work.home, refused

@@ -194,8 +194,7 @@ def gates_ahead(cycle: "Cycle", work: Work, quota_type: int, milli: int) -> Iter
     """The gates, held by jobs ahead of it, that a job may not break by a start at any time."""
     for hold in cycle.book.holds:
         for gate in _heeded(cycle, hold, work, work.home, quota_type, milli):
-            at = _date(cycle, hold, gate)
-            if at is not None and _safe_for(hold, work, work.home) > at:
+            if (at := _date(cycle, hold, gate)) is not None and _safe_for(hold, work, work.home) > at:
                 yield hold, gate
 
 
@@ -228,8 +227,7 @@ def _date(cycle: "Cycle", hold: Hold, gate: Gate) -> int | None:
     """
     if gate.rule is Rule.SHARE and (hold.opens or hold.work.order not in cycle.held_shares.refused):
         return hold.opens
-    at = cycle.book.date_of(hold.work)
-    if at is not None:
+    if (at := cycle.book.date_of(hold.work)) is not None:
         return at
     if hold.opens and not cycle.book.has_no_date(hold.work):
         return hold.opens

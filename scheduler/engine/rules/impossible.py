@@ -17,7 +17,7 @@ from ..place.slots import SlotCounts
 from ..state.cluster import Cluster
 from ..state.fleet import Fleet, View
 from ..state.form import Wants
-from ..state.grid import Eligible, Grid, Ints
+from ..state.grid import Eligible, Grid, Ints, ints
 from ..state.work import Work
 from .gates import limit_gate
 
@@ -34,8 +34,7 @@ class Verdicts:
     def of(self, work: Work) -> Verdict:
         """Why jobs like this count in no request, refused even by the empty fleet or their limits; else the types that they can have."""
         asked = (work.form.shape, work.form.types)
-        known = self._known.get(asked) or self._known.get((work.home, *asked))
-        if known is None:
+        if (known := self._known.get(asked) or self._known.get((work.home, *asked))) is None:
             known = self._new_verdict(work)
             anywhere = not known[0] and not self.cluster.tree.limited  # a refusal names roles, and a limit what was used when it was asked
             self._known[asked if anywhere else (work.home, *asked)] = known
@@ -43,7 +42,10 @@ class Verdicts:
 
     def _new_verdict(self, work: Work) -> Verdict:
         if not work.form.types:
-            return (self._no_type(work),), ()
+            asked = sorted({name for role in work.kind.roles for name in role.gpu_types})
+            there = sorted({node.gpu_type for node in self.cluster.scenario.nodes})
+            slow = f", can't run on {', '.join(sorted(work.kind.slow))}" if work.kind.slow else ""
+            return (reason("no_type", f"asks for {', '.join(asked) or 'any type'}{slow}; the fleet has {', '.join(there) or 'no nodes'}"),), ()
         fitting = tuple([quota_type for quota_type in work.form.types if self.fits_empty(work, quota_type)])
         if not fitting:
             return (NeverFits(self, work).reason(),), ()
@@ -57,27 +59,17 @@ class Verdicts:
         tree, milli = self.cluster.tree, work.form.least_milli(quota_type)
         return not tree.limited or all(milli <= most for _, _, most in tree.limits(work.home, quota_type))
 
-    def _no_type(self, work: Work) -> Reason:
-        asked = sorted({name for role in work.kind.roles for name in role.gpu_types})
-        there = sorted({node.gpu_type for node in self.cluster.scenario.nodes})
-        slow = sorted(work.kind.slow)
-        detail = f"asks for {', '.join(asked) or 'any type'}"
-        if slow:
-            detail += f", can't run on {', '.join(slow)}"
-        return reason("no_type", f"{detail}; the fleet has {', '.join(there) or 'no nodes'}")
-
     def fits_empty(self, work: Work, quota_type: int) -> bool:
         """Whether the minimum would fit if nothing else ran."""
         key, fits = (work.form.shape, quota_type), self.cluster.forms.fits_empty
         if key not in fits:
-            bare, kind = _bare(work), work.kind
-            could = self.slots.could_fit(work.form, quota_type, suspect=kind.tolerates_suspect)
-            fits[key] = could and (work.form.plain or self.finds_places(bare, quota_type, bare.missing()))
+            could = self.slots.could_fit(work.form, quota_type, suspect=work.kind.tolerates_suspect)
+            fits[key] = could and (work.form.plain or self.finds_places(work, quota_type, work.form.wants))
         return fits[key]
 
-    def finds_places(self, bare: Work, quota_type: int, wants: Wants) -> bool:
+    def finds_places(self, work: Work, quota_type: int, wants: Wants) -> bool:
         """Whether workers of a job find places were the fleet empty."""
-        cluster = self.cluster
+        cluster, bare = self.cluster, Work(work.job, work.order, work.home, work.form)
         real, empty = cluster.fleet, Fleet(cluster.grid)
         cluster.fleet = empty
         try:
@@ -90,11 +82,6 @@ class Verdicts:
     def slots(self) -> SlotCounts:
         """Of the fleet were nothing there."""
         return SlotCounts(self.cluster.grid, View(self.cluster.grid))
-
-
-def _bare(work: Work) -> Work:
-    """The job without workers."""
-    return Work(work.job, work.order, work.home, work.form)
 
 
 class Bind(NamedTuple):
@@ -146,11 +133,11 @@ class NeverFits:
 
     def _together(self, quota_type: int) -> Reason:
         """The reason where each role has enough room by count."""
-        kind, grid, bare = self.kind, self.grid, _bare(self.work)
+        kind, grid = self.kind, self.grid
         where, largest_of = self._name(self.width), self._largest(self.width)
         for place, role in enumerate(kind.roles):
-            alone = tuple(want for want in bare.missing() if want[0] == place)
-            if not role.least or self.verdicts.finds_places(bare, quota_type, alone):
+            alone = tuple(want for want in self.work.form.wants if want[0] == place)
+            if not role.least or self.verdicts.finds_places(self.work, quota_type, alone):
                 continue
             if role.parted:
                 if role.mig and not self._is_known(role, quota_type):
@@ -179,7 +166,7 @@ class NeverFits:
 
     def _largest_island(self, role: Role, quota_type: int) -> int:
         grid, allowed = self.grid, self._eligible(role, quota_type).array
-        whole = np.array([0 if place in grid.narrow_islands else count for place, count in enumerate(grid.usable_count)], dtype=np.int64)
+        whole = ints([0 if place in grid.narrow_islands else count for place, count in enumerate(grid.usable_count)])
         parts = (grid.usable[node] & part for node in grid.narrow_islands if allowed[node] for part in grid.nodes[node].islands)
         return max(int(grid.islands.sums(whole * allowed).max()), *[part.bit_count() for part in parts], 0)
 
@@ -189,10 +176,8 @@ class NeverFits:
         slots = self.sizes * allowed // role.gpus if role.gpus else role.least * allowed
         if self._most_in(bind.level, slots) < role.least:
             return ""
-        hosts = [
-            ("processors", role.cpu_milli, np.array([node.cpu_milli for node in nodes], dtype=np.int64), 1000),
-            ("GB of host memory", role.host_memory_mib, np.array([node.host_memory_mib for node in nodes], dtype=np.int64), 1024),
-        ]
+        cpus, memory = ints([node.cpu_milli for node in nodes]), ints([node.host_memory_mib for node in nodes])
+        hosts = [("processors", role.cpu_milli, cpus, 1000), ("GB of host memory", role.host_memory_mib, memory, 1024)]
         short = [
             f"{each / unit:g} {what}, of which one node has {int((there * allowed).max()) / unit:g} at most"
             for what, each, there, unit in hosts
@@ -203,7 +188,7 @@ class NeverFits:
     def _is_known(self, role: Role, quota_type: int) -> bool:
         """Whether a board on which the role may stand has instances as it asks for."""
         allowed = self._eligible(role, quota_type).flags
-        boards = [board_of(name) for name in {node.gpu_type for place, node in enumerate(self.grid.nodes) if allowed[place]}]
+        boards = (board_of(name) for name in {node.gpu_type for place, node in enumerate(self.grid.nodes) if allowed[place]})
         return any(fitting_profiles(role, board) for board in boards if board is not None)
 
     def _name(self, level: int) -> str:
@@ -225,25 +210,21 @@ def part_of(role: Role) -> str:
 
 def what_lacks(grid: Grid, work: Work, role: Role) -> str | None:
     """The first thing that no node has of those that have all before it; None where a node has everything, as far as it is looked at here."""
-    kind = work.kind
-    places = [
-        place
-        for place, node in enumerate(grid.nodes)
-        if not (role.gpus or role.parted)
-        or (grid.type_of[place] in work.types and node.gpu_type not in kind.slow and (not role.gpu_types or node.gpu_type in role.gpu_types))
-    ]
+    kind, nodes = work.kind, grid.nodes
+    places = [place for place, node in enumerate(nodes) if not role.gpu_types or node.gpu_type in role.gpu_types]
+    places = [place for place in places if grid.type_of[place] in work.types and nodes[place].gpu_type not in kind.slow]
+    if not (role.gpus or role.parted):
+        places = [*range(len(nodes))]
     if not places:
         return None
-    left = [place for place in places if grid.startable[kind.tolerates_suspect][place]]
-    if not left:
-        standing = Counter(_NOT_IN_SERVICE[grid.nodes[place].health] for place in places)
+    if not (left := [place for place in places if grid.startable[kind.tolerates_suspect][place]]):
+        standing = Counter(_NOT_IN_SERVICE[nodes[place].health] for place in places)
         shown = ", ".join(f"{count} {'is' if count == 1 else 'are'} {what}" for what, count in sorted(standing.items()))
         return f"of {_nodes(len(places))} that it could run on {shown}"
     for label, value in kind.labels:
-        had, left = left, [place for place in left if (label, value) in grid.nodes[place].labels]
+        had, left = left, [place for place in left if (label, value) in nodes[place].labels]
         if not left:
             return f"none of {_nodes(len(had))} has the label {label}={value}"
-    nodes = grid.nodes
     offers: list[tuple[str, int, Sequence[int], Callable[[int], str]]] = [
         (name, least, [dict(node.attributes).get(name, 0) for node in nodes], lambda amount: f"{amount / 1_000_000:g}") for name, least in kind.needs
     ]

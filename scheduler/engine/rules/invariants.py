@@ -172,8 +172,7 @@ def _shared(grid: Grid, where: tuple[int, int], last: First, first: First) -> No
     if parts[0].mode == "mig":
         board = board_of(grid.nodes[node].gpu_type)
         assert board is not None
-        faults = layout_faults(board, [Instance(part.start, part.profile) for part in parts])
-        if faults:
+        if faults := layout_faults(board, [Instance(part.start, part.profile) for part in parts]):
             raise InvariantBroken(f"{place}: {faults[0]}", name)
         return
     if sum(part.milli for part in parts) > 1000:

@@ -77,14 +77,10 @@ class Reclaim(Asked):
             mine, fair = division.used[place] + self.milli, division.fair[place]
             inside = promised is None or mine <= promised
             for sibling in tree.children[tree.parent[place]]:
-                used = division.used[sibling]
-                if sibling == place or not used:
-                    continue
-                line = division.counts_on[sibling]
-                guaranteed = division.guaranteed[sibling]
+                used, line, guaranteed = division.used[sibling], division.counts_on[sibling], division.guaranteed[sibling]
                 if inside and guaranteed is not None and guaranteed < line:
                     line = guaranteed
-                if used <= line:
+                if sibling == place or used <= line:
                     continue
                 floor = 0
                 if mine > fair and division.fair[sibling] > 0:
@@ -92,26 +88,19 @@ class Reclaim(Asked):
                 if used > floor:
                     found.append(Source(sibling, line, floor))
                 elif self.even is None:
-                    self.even = self._too_even(place, mine, sibling, used)
+                    name, other = tree.names[place], tree.names[sibling]
+                    detail = f"{name} would use {gpus(mine)} of a fair share of {counted(fair)}, no less than {other} with {gpus(used)} of "
+                    self.even = reason("balance", f"{detail}{gpus(division.fair[sibling])} left", quota=name, other=other)
         return found
 
-    def _too_even(self, place: int, mine: int, sibling: int, left: int) -> Reason:
-        division, name, other = self.division, self.tree.names[place], self.tree.names[sibling]
-        detail = (
-            f"{name} would use {gpus(mine)} of a fair share of {counted(division.fair[place])}, no less than {other} "
-            f"with {gpus(left)} of {gpus(division.fair[sibling])} left"
-        )
-        return reason("balance", detail, quota=name, other=other)
-
     def units(self, large: int, *, surplus_only: bool = False, fresh_first: bool = True) -> Ranked:
-        """Everything that may be taken from the sources, and what the leaf itself gives back, in the order in which it is tried.
-
-        `surplus_only`: the surplus of the sources alone.
-        """
+        """All that may be taken from the sources, or their surplus alone, and what the leaf itself gives back, in the order in which it is tried."""
         ranked: list[Pair] = [] if surplus_only else [*self.own_surplus]
-        parts = len(self.sources) + bool(ranked)
+        parts, units = len(self.sources) + bool(ranked), self.cycle.units()
         for place, _, _ in self.sources:
-            below = self._below(place, large, surplus_only)
+            asked = [unit for unit in units.below(place) if unit.quota_type == self.quota_type and (unit.surplus or not surplus_only)]
+            asked = unprotected(self.cycle, asked, protected_for(self.cycle, place, "reclaim"), self.since)
+            below = in_categories(asked, units.borrowed(place, self.division), large)
             if place in self.sparing:
                 below = [pair for pair in below if not self._came_in_this_step(pair[1].work)]
             if place <= self.barred < self.tree.end[place]:
@@ -125,28 +114,17 @@ class Reclaim(Asked):
             ranked.sort(key=rank_and_cost)
         return ranked
 
-    def _below(self, place: int, large: int, surplus_only: bool) -> list[Pair]:
-        """What may be taken from one source, in order."""
-        units, quota_type = self.cycle.units(), self.quota_type
-        asked = [unit for unit in units.below(place) if unit.quota_type == quota_type and (unit.surplus or not surplus_only)]
-        asked = unprotected(self.cycle, asked, protected_for(self.cycle, place, "reclaim"), self.since)
-        return in_categories(asked, units.borrowed(place, self.division), large)
-
     def _window_start(self) -> int:
         """When the window began that gives the right to take; who came before it is not protected against its start. 0: no window does."""
         cycle, tree, division = self.cycle, self.tree, self.division
-        if not cycle.cluster.windows.lasting:
-            return 0
-        own = tree.window_at.get(self.leaf)
-        if own is not None:
+        if (own := tree.window_at.get(self.leaf)) is not None:
             return own.start
         began = 0
         for window in cycle.cluster.windows.lasting:
             owner = -1 if window.quota is None else tree.position[window.quota]
             if owner in tree.path[self.leaf] and window.gpu_type == cycle.grid.types[self.quota_type]:
                 standing, promised = division.standing[owner], division.guaranteed[owner]
-                asked = division.used[owner] + self.milli
-                if standing is not None and promised is not None and standing < asked <= promised:
+                if standing is not None and promised is not None and standing < division.used[owner] + self.milli <= promised:
                     began = max(began, window.start)
         return began
 
@@ -156,20 +134,16 @@ class Reclaim(Asked):
         if not cycle.settings.fairness.step_ms or not self.tree.usage_weight:
             return False
         key = ("without usage", division.name)
-        known = cycle.memo(key)
-        if known is None:
-            known = cycle.remember(key, self.tree.shares_without_usage(division))
-        fair, counts_on = known
-        if division.used[self.leaf] + self.milli > fair[self.leaf]:
+        fair, counts_on = cycle.memo(key) or cycle.remember(key, self.tree.shares_without_usage(division))
+        used, guaranteed = division.used, division.guaranteed
+        if used[self.leaf] + self.milli > fair[self.leaf]:
             return True
-        promised = division.guaranteed[place]
-        return division.used[place] <= counts_on[place] and not (self._inside(place) and promised is not None and division.used[place] > promised)
-
-    def _inside(self, place: int) -> bool:
-        """Whether the node of the job's path beside a sibling stays within its guarantee with the job."""
+        if used[place] > counts_on[place]:
+            return False
+        # The node of the job's path beside it, with the job within its guarantee, may take what stands above the other's.
         mine = next(at for at in self.tree.path[self.leaf] if self.tree.parent[at] == self.tree.parent[place])
-        promised = self.division.guaranteed[mine]
-        return promised is None or self.division.used[mine] + self.milli <= promised
+        inside = (promised := guaranteed[mine]) is None or used[mine] + self.milli <= promised
+        return not (inside and (theirs := guaranteed[place]) is not None and used[place] > theirs)
 
     def _came_in_this_step(self, work: Work) -> bool:
         step, at = self.cycle.settings.fairness.step_ms, work.job.run.reclaimed
@@ -215,8 +189,6 @@ class Reclaim(Asked):
                 return Giver(place, used[place] - line, used[place] - floor)
         return NOBODY
 
-    # The whole plan
-
     def guard(self, found: Found) -> Reason | None:
         return self.order(found) or self._long_wait(found) or self.worth(found)
 
@@ -242,9 +214,8 @@ class Reclaim(Asked):
                 continue  # in one leaf class and number decide, and those were compared
             least = victim.form.least_milli(self.quota_type)
             mine, theirs = tree.fork(self._asking_from(victim, least), leaf)
-            my_key = tree.key(mine, division, self.milli, self.tree.sum_below(mine, found.charged))
-            their_key = tree.key(theirs, division, least, self.tree.sum_below(theirs, found.charged))
-            if my_key > their_key:
+            my_key = tree.key(mine, division, self.milli, tree.sum_below(mine, found.charged))
+            if my_key > tree.key(theirs, division, least, tree.sum_below(theirs, found.charged)):
                 detail = f"with {victim.job.name} gone, {tree.names[theirs]} would be served before {tree.names[mine]} again"
                 return reason("balance", detail, quota=tree.names[mine], other=tree.names[theirs])
         return None
@@ -311,13 +282,10 @@ class Preempt(Asked):
 
     def _beyond_share(self, found: Found) -> Reason | None:
         """An eviction must not take the leaf further beyond its share: others would take it back at once, and so on for ever."""
-        tree, division, freed = self.cycle.tree, self.division, found.milli
-        if self.milli <= freed:
-            return None
-        for place in tree.path[self.leaf]:
-            used = division.used[place] - freed + self.milli
-            if used > division.fair[place]:
-                name = tree.names[place]
-                detail = f"{name} would use {gpus(used)} of a fair share of {counted(division.fair[place])}, which others would take back"
-                return reason("share", detail, quota=name, used=division.used[place] / 1000, fair=division.fair[place] / 1000)
+        division, more = self.division, self.milli - found.milli
+        for place in self.tree.path[self.leaf] if more > 0 else ():
+            name, used, fair = self.tree.names[place], division.used[place], division.fair[place]
+            if used + more > fair:
+                detail = f"{name} would use {gpus(used + more)} of a fair share of {counted(fair)}, which others would take back"
+                return reason("share", detail, quota=name, used=used / 1000, fair=fair / 1000)
         return None

@@ -18,11 +18,9 @@ def lost_since(job: Job, milli: int, now: int, since: int | None) -> int:
     """GPU-milliseconds that a job loses which began its work at an instant, or never did (None)."""
     if since is None:
         return 0
-    checkpoint = job.checkpoint
-    if checkpoint is None:
+    if (checkpoint := job.checkpoint) is None:
         return milli * (now - since) // 1000 if now > since else 0
-    last = checkpoint.last
-    if last is not None and last > since:
+    if (last := checkpoint.last) is not None and last > since:
         since = last
     return milli * ((now - since if now > since else 0) + checkpoint.save_ms + checkpoint.restore_ms) // 1000
 

@@ -135,8 +135,7 @@ class Power:
 
     def _drawn_at(self, pool: str | None, instant: int, others: Sequence[Draw]) -> int:
         self._follow()
-        drawn = self._levels[pool].get(instant)
-        if drawn is None:
+        if (drawn := self._levels[pool].get(instant)) is None:
             ends, sums = self._known(pool, False)
             drawn = sums[bisect_right(ends, instant)]
         return drawn + sum([more for more, first, until in others if first <= instant < until])
@@ -144,8 +143,7 @@ class Power:
     def _known(self, pool: str | None, soon: bool) -> tuple[list[int], list[int]]:
         """When those who draw are gone, in order, and what the others draw from each of these instants on, and before the first."""
         self._follow()
-        known = self._sums.get((pool, soon))
-        if known is None:
+        if (known := self._sums.get((pool, soon))) is None:
             held = self._drawn[soon][pool]
             ends = sorted(held)
             known = self._sums[pool, soon] = ends, [*accumulate([held[until] for until in reversed(ends)], initial=0)][::-1]
@@ -181,8 +179,6 @@ class Power:
             self._lows[pool] = turns, [None, *(1000 * min(found) if found else None for found in lasting)]
         return self._lows[pool]
 
-    # What more may draw
-
     def asked(self, work: Work, quota_type: int, milli: int) -> dict[str | None, int]:
         """The milliwatts of so much more by pool in which a job may get a GPU of a type, were all of it there."""
         key = (work.form, quota_type, bool(work.seats))
@@ -211,8 +207,7 @@ class Power:
         for place in range(max(0, bisect_right(starts, since) - 1), len(starts)):
             if stays < NEVER and max(since, starts[place]) >= at + stays:
                 break
-            leaves = left[place]
-            if leaves is not None and leaves < needed:
+            if (leaves := left[place]) is not None and leaves < needed:
                 at = starts[place + 1] if place < last else NEVER
         return at if at < NEVER and (at == since or at <= self.horizon) else None
 
@@ -279,8 +274,7 @@ class Power:
         ahead = cycle.book.ahead_of(work, quota_type, milli)
         kept = self.draws((self.now + entry.at, stays_of(entry.work), entry.places) for entry in ahead)
         for pool in sorted(asked, key=_by_name):
-            found = self.in_the_way(pool, asked[pool], self.now, until, kept.get(pool, ()))
-            if found is not None:
+            if (found := self.in_the_way(pool, asked[pool], self.now, until, kept.get(pool, ()))) is not None:
                 yield pool, found, asked[pool], kept.get(pool, ())
 
     def draws(self, coming: Iterable[tuple[int, int, Iterable[tuple[int, int]]]]) -> dict[str | None, list[Draw]]:
@@ -327,13 +321,9 @@ def _told(pool: str | None, cap: PowerCap, now: int) -> str:
 
 def _facts(pool: str | None, found: Stretch, needed: int) -> dict[str, object]:
     cap = found.cap
-    facts: dict[str, object] = {"cap_watts": cap.watts, "left_watts": max(0, found.left) // 1000, "needed_watts": -(-needed // 1000)}
-    if pool is not None:
-        facts["pool"] = pool
-    facts["start"] = spell_instant(cap.start)
-    if cap.end is not None:
-        facts["end"] = spell_instant(cap.end)
-    return facts
+    named = {} if pool is None else {"pool": pool}
+    lasts = {"start": spell_instant(cap.start)} | ({} if cap.end is None else {"end": spell_instant(cap.end)})
+    return {"cap_watts": cap.watts, "left_watts": max(0, found.left) // 1000, "needed_watts": -(-needed // 1000), **named, **lasts}
 
 
 def _refusal(pool: str | None, found: Stretch, needed: int, now: int, *, kept: bool) -> Reason:

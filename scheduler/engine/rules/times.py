@@ -55,8 +55,7 @@ def overdue(cycle: "Clocked", work: Work) -> bool:
 
 def waited_long(cycle: "Clocked", work: Work) -> bool:
     """Whether a job started after it had waited as long as its class may: for as long again only work within its guarantees reclaims it."""
-    most = cycle.settings.max_wait_ms[work.kind.class_rank]
-    if most is None or not work.seats:
+    if (most := cycle.settings.max_wait_ms[work.kind.class_rank]) is None or not work.seats:
         return False
     started = work.here_since(cycle.now)
     return started - work.job.waiting_since >= most and cycle.is_to_come(started + most)

@@ -257,10 +257,10 @@ def take_cheaply(cycle: Cycle, taking: Taking) -> bool:
     Taking such a place sets the plan back to before it was given. With another victim at hand both keep what they got, which is
     what setting it back would come to as well.
     """
-    if not cycle.takers.any_dear:
+    if not cycle.takers.dear:
         return False
     dear, ranked = cycle.takers.dear, taking.ranked
-    others = [pair for pair in ranked if not dear(pair[1].work)]
+    others = [pair for pair in ranked if pair[1].work.order not in dear]
     if len(others) == len(ranked):
         return False
     return take_units(cycle, taking._replace(ranked=others, alike=(*(taking.alike or ()), "others"))) is None
