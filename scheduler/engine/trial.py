@@ -145,14 +145,8 @@ def _charged(cycle: Cycle, work: Work, quota_type: int) -> Trial:
     beside = [each for at in path for each in tree.children[tree.parent[at]] if each != at and tree.quotas[each] is not None]
     left = [((division.capacity if (most := promised[each]) is None else most) - used[each], tree.names[each]) for each in beside]
     claimants = () if within else tuple([name for unused, name in sorted(left, key=lambda one: (-one[0], one[1])) if unused > 0])
-    return Trial(
-        quota_type=cycle.grid.types[quota_type],
-        milli=milli,
-        levels=levels,
-        guaranteed=within,
-        claimants=claimants,
-        length=min(duration(cycle, work), NEVER),
-    )
+    name, length = cycle.grid.types[quota_type], min(duration(cycle, work), NEVER)
+    return Trial(quota_type=name, milli=milli, levels=levels, guaranteed=within, claimants=claimants, length=length)
 
 
 class Walk(NamedTuple):

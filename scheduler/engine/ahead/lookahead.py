@@ -44,22 +44,21 @@ class Lookahead:
         return copy
 
     def _steps_of(self, node: int) -> Steps:
-        known = self._steps.get(node)
-        if known is None:
-            ends = self._ends[node]
-            for past in [at for at in ends if at <= self.now]:
-                self._idle[node] += ends.pop(past)
-            changes = Counter(ends)
-            for start, until, count in self._kept.get(node, ()):
-                changes[start] -= count
-                changes[until] += count
-            times = sorted(at for at in changes if at < END)
+        if (known := self._steps.get(node)) is None:
+            changes: dict[int, int] = self._ends[node]
+            for past in [at for at in changes if at <= self.now]:
+                self._idle[node] += changes.pop(past)
+            if node in self._kept:
+                changes = dict(changes)
+                for start, until, count in self._kept[node]:
+                    changes[start] = changes.get(start, 0) - count
+                    changes[until] = changes.get(until, 0) + count
+            times = sorted([at for at in changes if at < END])
             known = self._steps[node] = [0, *times], [*accumulate([changes[at] for at in times], initial=self._idle[node])]
         return known
 
     def table(self, count: int) -> "Table":
-        table = self._tables.get(count)
-        if table is None:
+        if (table := self._tables.get(count)) is None:
             table = self._tables[count] = Table(self.grid.size)
         for node in table.stale:
             row = self.gaps(node, count)
@@ -100,8 +99,7 @@ class Lookahead:
             lasts.append(table.end[rows, columns] - length)
             nodes.append(rows)
         start, last, node = np.concatenate(starts), np.concatenate(lasts), np.concatenate(nodes)
-        at = self._first_time(start, last, node, workers, level)
-        if at is None:
+        if (at := self._first_time(start, last, node, workers, level)) is None:
             return None
         instant, low, high = at
         fits = (start <= instant) & (last >= instant) & (node >= low) & (node < high)

@@ -66,7 +66,7 @@ class Prospects(ABC):
         self.cycle = cycle
         self._entries: list[Entry] = []
         # Who was promised an answer, and in which type: it is worked out when somebody wants to know.
-        self._asking: list[tuple[Work, int]] = []
+        self.asking: list[tuple[Work, int]] = []
         self._read = 0  # so much of the cluster's journal is in the look-ahead
         # Nobody gives way to a reservation where none is made.
         self._lends = "backfill" in cycle.settings.passes and cycle.settings.backfill_depth > 0
@@ -74,7 +74,7 @@ class Prospects(ABC):
     @property
     def entries(self) -> list[Entry]:
         """What is kept, in order."""
-        if self._asking:
+        if self.asking:
             self.settle()
         return self._entries
 
@@ -180,8 +180,6 @@ class Prospects(ABC):
         """Until when a GPU is in parts: one that was split before this plan stays so, whoever leaves it."""
         return END if self.cycle.grid.nodes[node].split >> gpu & 1 else stays.shared_until(node, gpu)
 
-    # Waiting
-
     def length(self, work: Work) -> int:
         return min(FOREVER, duration(self.cycle, work))
 
@@ -251,8 +249,7 @@ class Prospects(ABC):
         cluster, windows, milli = self.cycle.cluster, self.cycle.cluster.windows, work.missing_milli(quota_type)
         if not windows.lets(cluster, work, quota_type, milli, self.cycle.now + soonest.at):
             return None
-        banned = windows.kept_off(cluster, work, quota_type, milli, self.cycle.now + soonest.at)
-        if not banned:
+        if not (banned := windows.kept_off(cluster, work, quota_type, milli, self.cycle.now + soonest.at)):
             return soonest, 0
         if not work.form.plain and not tried:
             return None
@@ -263,8 +260,7 @@ class Prospects(ABC):
         self, ahead: Lookahead, rehearsal: Rehearsal, work: Work, quota_type: int, since: int, length: int, banned: int
     ) -> tuple[int, tuple[Seat, ...]] | None:
         """The first moment at which it finds a place, where power caps and neighbours let it."""
-        under = self._closed(ahead, work, quota_type)
-        if under is None:
+        if (under := self._closed(ahead, work, quota_type)) is None:
             return rehearsal.earliest(work, quota_type, since, length, banned)
         for _ in range(MOST_OPENINGS):
             found = rehearsal.earliest(work, quota_type, since, length, banned | under.off(since))
@@ -323,8 +319,7 @@ class Prospects(ABC):
                 nodes = None if eligible.full and not banned else eligible.array
                 if banned:
                     nodes = eligible.array * ints([not banned >> node & 1 for node in range(self.cycle.grid.size)])
-                found = ahead.earliest(role.gpus, len(ranks), length, nodes, level, since)
-                if found is None:
+                if (found := ahead.earliest(role.gpus, len(ranks), length, nodes, level, since)) is None:
                     return None
                 if found[0] >= last.at:
                     last = Date(found[0], found[1], ())

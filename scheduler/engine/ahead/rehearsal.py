@@ -21,10 +21,7 @@ class Rehearsal:
     """Who stands where until when, and who will. Moments are counted in milliseconds from now."""
 
     def __init__(self, cluster: Cluster, ahead: Lookahead, stays: Stays) -> None:
-        self.cluster = cluster
-        self.grid = cluster.grid
-        self.ahead = ahead
-        self.stays = stays
+        self.cluster, self.grid, self.ahead, self.stays = cluster, cluster.grid, ahead, stays
         self._coming: dict[int, list[Use]] = {}  # by node
 
     def add(self, start: int, length: int, seats: Sequence[Seat]) -> None:
@@ -37,9 +34,10 @@ class Rehearsal:
 
     def earliest(self, work: Work, quota_type: int, since: int, length: int, banned: int = 0) -> tuple[int, tuple[Seat, ...]] | None:
         """The first moment from `since` on at which the job finds a place for so long off the banned nodes, and the place."""
-        leaving = self._leaving(since)
-        split = self._split_nodes() if _one_part(work, self.grid) else None
-        before = -1
+        leaving, before, split = self._leaving(since), -1, None
+        if _one_part(work, self.grid):  # the nodes on which a GPU is split at some time
+            split = {node for splits in (self.cluster.fleet.soon.splits, self.stays.tenants) for node, _ in splits}
+            split |= {node for node, uses in self._coming.items() if any(use.seat.parts for use in uses)}
         for moment in [since, *sorted(leaving)[: MOST_MOMENTS - 1]]:
             among = None
             if split is not None:
@@ -55,19 +53,11 @@ class Rehearsal:
     def _leaving(self, since: int) -> dict[int, set[int]]:
         """The nodes on which somebody leaves later than at a moment, by when."""
         now, leaving = self.cluster.now, dict[int, set[int]]()
-        for held in self.stays.held.values():
-            if now + since < held.until < END:
-                leaving.setdefault(held.until - now, set()).update([seat.node for seat in held.seats])
-        for node, uses in self._coming.items():
-            for use in uses:
-                if now + since < use.end < END:
-                    leaving.setdefault(use.end - now, set()).add(node)
+        stays = ((held.until, seat.node) for held in self.stays.held.values() if now + since < held.until < END for seat in held.seats)
+        coming = ((use.end, node) for node, uses in self._coming.items() for use in uses if now + since < use.end < END)
+        for until, node in chain(stays, coming):
+            leaving.setdefault(until - now, set()).add(node)
         return leaving
-
-    def _split_nodes(self) -> set[int]:
-        """Nodes on which a GPU is split at some time."""
-        found = {node for splits in (self.cluster.fleet.soon.splits, self.stays.tenants) for node, _ in splits}
-        return found.union(node for node, uses in self._coming.items() if any(use.seat.parts for use in uses))
 
     def _hopeful(self, split: set[int], moment: int, length: int) -> set[int]:
         """The nodes on which one worker with parts of GPUs may find them: some are split there, or whole for so long."""

@@ -34,11 +34,6 @@ class Book(Prospects):
         self.has_backfilled = bool(cycle.waiting.queues.in_gaps)  # whether anybody stands in a gap, or did
 
     @property
-    def unsettled(self) -> bool:
-        """Whether somebody's place is not worked out yet."""
-        return bool(self._asking)
-
-    @property
     def nodes(self) -> Collection[int]:
         """On which anything is kept."""
         return self._by_node if self.entries else ()
@@ -46,7 +41,7 @@ class Book(Prospects):
     def date_of(self, work: Work) -> int | None:
         """In how many milliseconds a place is kept for it, if one is."""
         self._settle_up_to(work)
-        if any(one is work for one, _ in self._asking):  # it has asked before, in another type
+        if any(one is work for one, _ in self.asking):  # it has asked before, in another type
             self.settle()
         return next((entry.at for entry in self._entries if entry.work is work), None)
 
@@ -55,7 +50,7 @@ class Book(Prospects):
         return _is_counted(self, work) and self.date_of(work) is None and work.order in self._asked_at
 
     def settle(self) -> None:
-        asking, self._asking = self._asking, []
+        asking, self.asking = self.asking, []
         self.cycle.cluster.before_changes = None
         for work, quota_type in asking:
             self.per_type[quota_type] -= 1
@@ -63,14 +58,14 @@ class Book(Prospects):
 
     def _settle_up_to(self, work: Work) -> None:
         """Work out what is kept before a job asks, or has asked: what is kept behind it does not bind it."""
-        asking, rank = self._asking, self.cycle.waiting.order.rank
+        asking, rank = self.asking, self.cycle.waiting.order.rank
         many = len(self.cycle.grid.types) > 1  # who comes before it in its queue may have asked for another type behind it
         if asking and (work.order not in self._asked_at or (many and any(one.home == work.home and rank(one) < rank(work) for one, _ in asking))):
             self.settle()
 
     def clear(self) -> None:
         """Forget what was reserved; the look-ahead stays and goes on to follow what changes."""
-        self._asking.clear()
+        self.asking.clear()
         self.cycle.cluster.before_changes = None
         if (prospect := self.cycle.cluster.state.prospect) is not None:
             prospect.ahead.keep_nothing()
@@ -78,40 +73,33 @@ class Book(Prospects):
         for known in forgotten:
             known.clear()
 
-    # Keeping
-
     def room_for_more(self, quota_type: int) -> bool:
         return self.per_type.get(quota_type, 0) < self.cycle.settings.backfill_depth
 
     def asks(self, work: Work) -> bool:
         """Whether a place is kept for it. Who has no date in one type may ask again in another."""
-        if any(one is work for one, _ in self._asking):
+        if any(one is work for one, _ in self.asking):
             self.settle()
         return work.order in self._asked_at and any(entry.work is work for entry in self._entries)
 
     def stay(self, work: Work, lenders: Iterable[Work]) -> bool:
         """Its time has not come as long as these stand in gaps: they do not give way to it. Returns whether that is news."""
         known = self._staying.get(work, ())
-        more = [one for one in lenders if one not in known]
-        if more:
+        if more := [one for one in lenders if one not in known]:
             self._staying[work] = (*known, *more)
         return bool(more)
 
     def add_later(self, work: Work, quota_type: int) -> None:
         """Do `add` of this state once it matters: mostly nobody starts, and nobody is told of it."""
-        self._asking.append((work, quota_type))
+        self.asking.append((work, quota_type))
         self.per_type[quota_type] = self.per_type.get(quota_type, 0) + 1
         self.cycle.cluster.before_changes = self.settle
 
     def add(self, work: Work, types: Sequence[int], *, only_now: bool = False) -> Entry | None:
         """Keep the earliest place for a blocked job in one of these types; None where there is no date (or only a later one): nothing is kept."""
         self._asked_at.setdefault(work.order, len(self.entries))
-        if not only_now and not self._entries and len(types) == 1 and self.finds_no_room_ever(work, types[0]):
-            self.per_type[types[0]] = self.per_type.get(types[0], 0) + 1
-            return None
         found, quota_type = self._date_in(work, types, only_now=only_now)
-        staying = self._staying.get(work) if found is not None and not found.at else None
-        if staying:
+        if (staying := self._staying.get(work)) and found is not None and not found.at:
             with self.standing(self.ahead, staying):
                 found, quota_type = self._date_in(work, types, only_now=only_now)
         if found is None:
@@ -137,7 +125,7 @@ class Book(Prospects):
         """The earliest in one type. Who asked without a date counts there as one that has a reservation."""
         if only_now and self.is_full(work, quota_type):
             return None
-        never = only_now and not self._entries and self.finds_no_room_ever(work, quota_type)
+        never = not self._entries and self.finds_no_room_ever(work, quota_type)
         found = None if never else self.earliest(self.ahead, work, quota_type)
         if only_now and (found is None or found.at):
             if self.cycle.cluster.power is None:  # under a cap who stays longer may find room where another one does not
@@ -153,8 +141,7 @@ class Book(Prospects):
         self.per_type[quota_type] = self.per_type.get(quota_type, 0) + 1
         if not _is_counted(self, work) or not any(work.kind.roles[place].gpus for place, _ in work.missing()):
             return  # only its gates are kept
-        found = self.counted(self.ahead, work, quota_type, self.length(work), since=since)
-        if found is not None:
+        if (found := self.counted(self.ahead, work, quota_type, self.length(work), since=since)) is not None:
             self._keep(work, quota_type, found)
 
     def withdraw(self, entry: Entry) -> None:
@@ -170,8 +157,7 @@ class Book(Prospects):
 
     def ahead_of(self, work: Work, quota_type: int, milli: int) -> list[Entry]:
         """What is kept that binds so much more of a job."""
-        entries = self.entries
-        if not entries:
+        if not (entries := self.entries):
             return entries
         own, inside = self._asked_at.get(work.order, len(entries)), self.cycle.tree.within_guarantee(work.charged_leaf, quota_type, milli)
         return [entry for entry in entries if not entry.stands and entry.work is not work and _binds(self, entry, own, inside, work)]
@@ -208,8 +194,7 @@ def off_limits(book: Book, work: Work, quota_type: int, milli: int) -> int:
     """Nodes on which a worker would certainly delay a reservation, as a bit set."""
     if not book.entries or any(role.parted for role in work.kind.roles):
         return 0  # who takes a part may stand beside somebody who stays longer anyway
-    gpus = min(role.gpus for role in work.kind.roles)
-    if not gpus:
+    if not (gpus := min(role.gpus for role in work.kind.roles)):
         return 0
     until, inside = _span(book, work, quota_type, milli)
     return sum(1 << node for node in book._by_node if _room(book, node, 0, until, inside, work) < gpus)

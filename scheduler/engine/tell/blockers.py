@@ -40,8 +40,7 @@ class Blockers:
         self._shortages = {division.name: _shortage(cycle.tree, division, total) for division, total in cycle.tree.shortage()}
 
     def of(self, work: Work) -> Reasons:
-        static = self.cycle.waiting.static.get(work.order)
-        if static is not None:
+        if (static := self.cycle.waiting.static.get(work.order)) is not None:
             return static
         if work.stale:
             return (reason("stale", "ended in this plan; it can start in the next"),)
@@ -104,8 +103,7 @@ class Blockers:
         found = list(limits_refusing(cycle.tree, leaf, quota_type, milli)) if cycle.tree.limited else []
         if work.form.fixed:
             found.extend(guarantees_refusing(cycle.tree, leaf, quota_type, milli, cycle.cluster.windows.ends(work)))
-        room = self.rooms.of(work, quota_type)
-        if room is not None:
+        if (room := self.rooms.of(work, quota_type)) is not None:
             found.append(room)
             if "reclaim" in cycle.settings.passes:
                 found.extend(self._share(work, leaf, quota_type, milli))
@@ -127,8 +125,7 @@ class Blockers:
                 yield no_moves(0)
         if "repartition" not in settings.passes and could_serve(self.cycle, work, quota_type):
             yield reason("repartition", "a GPU could be repartitioned for it, but repartition is switched off", off=True)
-        evicting = [name for name in ("reclaim", "preempt") if name not in settings.passes]
-        if evicting:
+        if evicting := [name for name in ("reclaim", "preempt") if name not in settings.passes]:
             yield reason("passes", f"no job is evicted to make room: {' and '.join(evicting)} {'are' if len(evicting) > 1 else 'is'} switched off")
 
     def _share(self, work: Work, leaf: int, quota_type: int, milli: int) -> Reasons:

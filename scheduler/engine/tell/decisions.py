@@ -15,6 +15,8 @@ from ..state.grid import Grid
 from ..state.planning import Cycle
 from ..state.work import Work
 
+TAKING = ("reclaim", "preempt", "shrink", "consolidate", "reservation_due")
+
 
 def stands(work: Work, grid: Grid) -> tuple[Stand, ...]:
     roles, nodes = work.kind.roles, grid.nodes
@@ -51,35 +53,15 @@ def decisions_of(cycle: Cycle) -> list[Decision]:
     works = sorted(dict.fromkeys(cycle.cluster.journal), key=attrgetter("order"))
     # In the order in which they were given their places: who leaves and was never given another one comes first of all.
     changed = [(action, work) for work in sorted(works, key=attrgetter("sequence")) if (action := action_of(work)) is not None]
-    stood = [work for _, work in changed]
-    owners = Owners(cycle, works)
-    befores = {}
-    if cycle.fleet.soon is not cycle.fleet.now:  # else nobody leaves
-        befores = {work.order: owners.before(work) for action, work in changed if action not in ("evict", "shrink")}
-    served = Served(cycle, befores, stood)
+    changes = Changes(cycle, works, changed)
     those: dict[str, list[Decision]] = {turn: [] for turn in ("evict", "shrink", "move", "late", "split", "start", "grow")}
     for action, work in changed:
         turn = "start" if action == "repair" else action
         if action == "move" and work.milli > sum(seat.milli for seat in work.first_seats):
             turn = "late"  # who is moved with more than he had comes behind those who left it to him
-        those[turn].append(served.decision(action, work))
-    those["split"] = _splits(cycle, owners, stood)
+        those[turn].append(changes.decision(action, work))
+    those["split"] = changes.splits()
     return in_order([*chain.from_iterable(those.values())])
-
-
-def _splits(cycle: Cycle, owners: "Owners", stood: Sequence[Work]) -> list[Decision]:
-    """The GPUs that are split anew, in the order of those who stand there then: who asked for one may have given its place to another since."""
-    splits = []
-    for (place, gpu), asked in cycle.cluster.geometry.items():
-        there = [work for work in (asked, *stood) if any(seat.node == place and on_gpus(seat) >> gpu & 1 for seat in work.seats)]
-        holder = asked if asked in there else min(there, key=attrgetter("sequence"), default=asked)
-        split, node = cycle.fleet.soon.splits.get((place, gpu)), cycle.grid.nodes[place].name
-        why = reason("repartition", f"GPU {gpu} of {node} is repartitioned for {holder.job.name}")
-        instances: tuple[Instance, ...] = split.instances if split is not None else ()
-        after = owners.leaving({place: 1 << gpu})
-        decision = Decision("repartition", why, for_job=holder.job.name, after=after, node=node, gpu=gpu, instances=instances)
-        splits.append((holder.sequence, (place, gpu), decision))
-    return [decision for _, _, decision in sorted(splits)]
 
 
 def in_order(decisions: Sequence[Decision]) -> list[Decision]:
@@ -118,8 +100,7 @@ def in_order(decisions: Sequence[Decision]) -> list[Decision]:
         line = [(first, before(decision))]
         while line:
             place, earlier = line[-1]
-            unseen = next((one for one in earlier if one not in seen), None)
-            if unseen is None:
+            if (unseen := next((one for one in earlier if one not in seen), None)) is None:
                 done.append(decisions[place])
                 line.pop()
             else:
@@ -128,13 +109,17 @@ def in_order(decisions: Sequence[Decision]) -> list[Decision]:
     return done
 
 
-class Served:
-    """For whom somebody gives way in the end: who was first meant to profit may have lost the place again to a third."""
+class Changes:
+    """Who stood where when the plan began and has to be gone before somebody else can stand there; and for whom each gives way in the end, as who was
+    first meant to profit may have lost the place again to a third."""
 
-    def __init__(self, cycle: Cycle, befores: dict[int, tuple[str, ...]], changed: list[Work]) -> None:
+    def __init__(self, cycle: Cycle, touched: Sequence[Work], changed: Sequence[tuple[str, Work]]) -> None:
         self.cycle = cycle
-        self.befores = befores
-        self.served = {work.job.name for work in changed if work.seats}
+        self.touched = touched  # all that this plan may have changed, in their order
+        self.stood = [work for _, work in changed]
+        self.served = {work.job.name for work in self.stood if work.seats}
+        leaves = cycle.fleet.soon is not cycle.fleet.now  # else nobody does
+        self.befores = {work.order: self.before(work) for action, work in changed if leaves and action not in ("evict", "shrink")}
 
     def decision(self, action: str, work: Work) -> Decision:
         why, beneficiary = work.why, work.for_job if action == "shrink" else None
@@ -161,16 +146,19 @@ class Served:
         """By the name of who leaves a place: who waits for it, the first of them."""
         return {name: self.cycle.cluster.works[order] for order, names in sorted(self.befores.items(), reverse=True) for name in names}
 
-
-TAKING = ("reclaim", "preempt", "shrink", "consolidate", "reservation_due")
-
-
-class Owners:
-    """Who stood where when the plan began, and has to be gone before somebody else can stand there."""
-
-    def __init__(self, cycle: Cycle, touched: Sequence[Work]) -> None:
-        self.cycle = cycle
-        self.touched = touched  # all that this plan may have changed, in their order
+    def splits(self) -> list[Decision]:
+        """The GPUs that are split anew, in the order of those who stand there then: who asked for one may have given its place to another since."""
+        cycle, splits = self.cycle, []
+        for (place, gpu), asked in cycle.cluster.geometry.items():
+            there = [work for work in (asked, *self.stood) if any(seat.node == place and on_gpus(seat) >> gpu & 1 for seat in work.seats)]
+            holder = asked if asked in there else min(there, key=attrgetter("sequence"), default=asked)
+            split, node = cycle.fleet.soon.splits.get((place, gpu)), cycle.grid.nodes[place].name
+            why = reason("repartition", f"GPU {gpu} of {node} is repartitioned for {holder.job.name}")
+            instances: tuple[Instance, ...] = split.instances if split is not None else ()
+            after = self.leaving({place: 1 << gpu})
+            decision = Decision("repartition", why, for_job=holder.job.name, after=after, node=node, gpu=gpu, instances=instances)
+            splits.append((holder.sequence, (place, gpu), decision))
+        return [decision for _, _, decision in sorted(splits)]
 
     @cached_property
     def _by_node(self) -> Mapping[int, Sequence[tuple[int, int]]]:
@@ -208,8 +196,7 @@ def reserved(cycle: Cycle) -> list[Decision]:
         work, roles, at = entry.work, entry.work.kind.roles, cycle.now + entry.at
         if work.first_seats and not work.degraded:
             continue
-        waits = [seat[:3] for seat in entry.date.seats]
-        if not waits:
+        if not (waits := [seat[:3] for seat in entry.date.seats]):
             wanted = ((place, rank) for place, ranks in work.missing() for rank in ranks)
             waits = [(*each, node) for each, node in zip(wanted, counted_on(work, entry.date), strict=True)]
         runs = stands(work, cycle.grid)  # of a gang that waits to be whole again

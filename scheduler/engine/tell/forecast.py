@@ -95,8 +95,7 @@ class Outlook(NamedTuple):
             banned = windows.kept_off(cycle.cluster, work, quota_type, milli, cycle.now + since)
             if banned not in found:
                 found[banned] = cycle.book.earliest(self.ahead, work, quota_type, self.rehearsal, banned=banned)
-            date = found[banned]
-            if date is None or (best is not None and best.at <= max(since, date.at)):
+            if (date := found[banned]) is None or (best is not None and best.at <= max(since, date.at)):
                 continue
             at = max(since, date.at)
             kept_off = windows.kept_off(cycle.cluster, work, quota_type, milli, cycle.now + at)
@@ -162,8 +161,7 @@ class Forecast:
         for work in refused:
             types = tuple(each for each in work.form.types if cycle.waiting.verdicts.fits_empty(work, each))
             found = (outlook.earliest(work, types, start - cycle.now, tree) for start, tree in trees)
-            foreseen = next((one for one in found if one is not None), None)
-            if foreseen is not None:
+            if (foreseen := next((one for one in found if one is not None), None)) is not None:
                 self._foresee(outlook, work, foreseen)
 
     def _not_due(self, outlook: Outlook) -> None:

@@ -1,6 +1,7 @@
 """When a quota's limit, or a gate held by a job ahead, lets a waiting job start, by the estimates of who counts against it."""
 
 from bisect import bisect_left, bisect_right
+from collections import defaultdict
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
@@ -12,8 +13,6 @@ from ..rules.windows import NEVER
 from ..state.planning import Cycle
 from ..state.tree import Tree
 from ..state.work import Work
-
-Key = tuple[int, int]  # a node of the tree, and the quota type that the limit is about
 
 
 class Taken(NamedTuple):
@@ -51,9 +50,7 @@ class Allowance:
     def opens(self, room: int, since: int, length: int) -> int | None:
         """The first moment from which on no more than so much counts for so long: not before there is room for a stay of half that."""
         half = 1 << max(0, length.bit_length() - 1)
-        known = self._since.get((room, half), 0)
-        first = self._search(room, known, half)
-        if first is None:
+        if (first := self._search(room, self._since.get((room, half), 0), half)) is None:
             return None
         self._since[room, half] = first
         return self._search(room, max(first, since), length)
@@ -105,8 +102,7 @@ class Allowances:
         while at != before:
             before = at
             for allowance, room in rooms:
-                opens = allowance.opens(room, at, length)
-                if opens is None:
+                if (opens := allowance.opens(room, at, length)) is None:
                     return None
                 at = opens
         return at
@@ -114,15 +110,14 @@ class Allowances:
     def _rooms(self, work: Work, quota_type: int, milli: int, tree: Tree) -> list[tuple[Allowance, int]]:
         """Its limits, each with what may count already as it starts."""
         limits = tree.limits(work.home, quota_type)
-        rooms = [(self._by_limit.setdefault((place, of_type), Allowance()), most - milli) for place, of_type, most in limits]
+        rooms = [(self._by_limit[place, of_type], most - milli) for place, of_type, most in limits]
         if self.holds:
             rooms += [(self._gate(hold, gate), gate.most - milli) for hold, gate in gates_ahead(self.cycle, work, quota_type, milli)]
         return rooms
 
     def _gate(self, hold: Hold, gate: Gate) -> Allowance:
         """What counts against a gate that a job ahead holds."""
-        known = self._by_gate.get((hold.work.order, gate))
-        if known is None:
+        if (known := self._by_gate.get((hold.work.order, gate))) is None:
             known = self._by_gate[hold.work.order, gate] = Allowance()
             for milli, start, end in uses_of(self.cycle, hold, gate):
                 known.count(milli, start, end)
@@ -142,15 +137,14 @@ class Allowances:
             for (_, gate), allowance in self._by_gate.items():
                 self._count(gate, allowance, taken)
         for place, of_type, _ in self.cycle.tree.limits(work.home, quota_type):
-            self._by_limit.setdefault((place, of_type), Allowance()).count(milli, at, at + length)
+            self._by_limit[place, of_type].count(milli, at, at + length)
 
     @cached_property
-    def _by_limit(self) -> dict[Key, Allowance]:
+    def _by_limit(self) -> dict[tuple[int, int], Allowance]:  # of a node of the tree, and the quota type that the limit is about
         """What runs, by the limits that it counts against."""
-        cycle, found = self.cycle, dict[Key, Allowance]()
-        for work in cycle.cluster.works if cycle.tree.limited else ():
-            if work.seats:
-                end = ends_at(cycle, work)
-                for place, of_type, _ in cycle.tree.limits(work.charged_leaf, work.quota_type):
-                    found.setdefault((place, of_type), Allowance()).count(work.milli, 0, FOREVER if end >= NEVER else end - cycle.now)
+        cycle, found = self.cycle, defaultdict[tuple[int, int], Allowance](Allowance)
+        for work in [one for one in cycle.cluster.works if one.seats] if cycle.tree.limited else ():
+            end = ends_at(cycle, work)
+            for place, of_type, _ in cycle.tree.limits(work.charged_leaf, work.quota_type):
+                found[place, of_type].count(work.milli, 0, FOREVER if end >= NEVER else end - cycle.now)
         return found

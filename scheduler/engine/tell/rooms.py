@@ -13,7 +13,7 @@ from ..place.placement import fit
 from ..rules.times import ends_at
 from ..rules.windows import NEVER
 from ..state.fleet import Split
-from ..state.grid import Eligible, Ints
+from ..state.grid import Eligible, Ints, ints
 from ..state.planning import Cycle
 from ..state.work import Work
 
@@ -53,35 +53,22 @@ class Rooms:
     def others_than(self, before: Mapping[Key, tuple[Reason | None, Work]]) -> set[Key]:
         """For which of the shapes that wait there is not the same room any more as in the plan before."""
         shapes = self.cycle.waiting.shapes()
-        return {
-            (shape, quota_type)
-            for (shape, quota_type), (room, work) in before.items()
-            if shape in shapes and self.of(Work(work.job, work.order, work.home, work.form), quota_type) != room
-        }
+        known = ((key, room, work) for key, (room, work) in before.items() if key[0] in shapes)
+        return {key for key, room, one in known if self.of(Work(one.job, one.order, one.home, one.form), key[1]) != room}
 
     def _new_room(self, work: Work, quota_type: int) -> Reason | None:
-        kind = work.kind
-        cycle = self.cycle
-        type_name = cycle.grid.types[quota_type]
-        wants = work.missing()
-        if any(kind.roles[place].parted for place, _ in wants):
-            if self._fits(work, quota_type):
-                return None
-            role = next(kind.roles[place] for place, _ in wants if kind.roles[place].parted)
-            return self._no_part(role, kind, type_name)
-        total_needed = sum(kind.roles[place].gpus * len(ranks) for place, ranks in wants)
+        cycle, roles, wants, type_name = self.cycle, work.kind.roles, work.missing(), self.cycle.grid.types[quota_type]
+        if (parted := next((roles[place] for place, _ in wants if roles[place].parted), None)) is not None:
+            return None if self._fits(work, quota_type) else self._no_part(parted, work.kind, type_name)
+        total_needed = sum(roles[place].gpus * len(ranks) for place, ranks in wants)
         allowed = np.zeros(cycle.grid.size, dtype=np.int64)
         worst: Narrow | None = None
         for place, ranks in wants:
-            role = kind.roles[place]
-            eligible = work.eligible(place, quota_type)
+            role, eligible = roles[place], work.eligible(place, quota_type)
             if role.gpus or not total_needed:  # on whose nodes GPUs are asked for
                 allowed |= eligible.array
             level, domain = self._pinned(work, place) if work.seats else (work.form.width, None)
-            if domain is None:
-                most = self.slots.most(role, eligible, level)
-            else:
-                most = int(self.slots.sums(role, eligible, level)[domain])
+            most = self.slots.most(role, eligible, level) if domain is None else int(self.slots.sums(role, eligible, level)[domain])
             if most < len(ranks) and (worst is None or most * worst.missing < worst.most * len(ranks)):
                 worst = Narrow(role, eligible, level, domain, most, len(ranks))
         pinned = worst is not None and worst.domain is not None and worst.level > 0
@@ -105,11 +92,9 @@ class Rooms:
         """The level in one domain of which the missing workers of a role must stand, and the domain to which those that run pin them."""
         grid, placing = self.cycle.grid, work.kind.roles[place].placing
         level, seats = work.form.width, work.seats
-        if placing is not None and placing.required is not None:
-            of_role = tuple(seat for seat in seats if seat.role == place)
-            own = grid.level_index[placing.required]
-            if of_role and own > level:
-                level, seats = own, of_role
+        of_role = tuple(seat for seat in seats if seat.role == place)
+        if placing is not None and placing.required is not None and of_role and grid.level_index[placing.required] > level:
+            level, seats = grid.level_index[placing.required], of_role
         return level, None if level < 0 else grid.levels[level].domain_of(seats[0].node)
 
     def _first_to_leave(self, nodes: Container[int], but: Work | None = None) -> dict[str, str | None]:
@@ -126,8 +111,7 @@ class Rooms:
         return [(end, work) for end, _, work in sorted(ends)]
 
     def _too_narrow(self, work: Work, type_name: str, worst: Narrow, idle: int, needed: int) -> Reason:
-        cycle = self.cycle
-        role, eligible, level, pinned, most, count = worst
+        cycle, (role, eligible, level, pinned, most, count) = self.cycle, worst
         host, facts = self._host_binds(role, eligible.array, worst)
         each = f"workers of {counted(1000 * role.gpus)}" if role.gpus else "workers"
         if level <= 0:
@@ -135,21 +119,16 @@ class Rooms:
             detail = f"{free}room for only {most} of {count} {each} on one node each{host}"
             near = {} if facts else self._nearest(role, eligible.array)
             return reason("fragmentation", detail, free=idle, room=most, needed=count, type=type_name, each=role.gpus, **near, **facts)
-        name = cycle.grid.level_names[level]
-        domain = int(self.slots.sums(role, eligible, level).argmax()) if pinned is None else pinned
+        name, domain = cycle.grid.level_names[level], int(self.slots.sums(role, eligible, level).argmax()) if pinned is None else pinned
         where = cycle.grid.nodes[domain].name if level == len(cycle.grid.levels) - 1 else cycle.grid.levels[level].names[domain]
         facts |= {"level": name, "domain": where, "room": most, "needed": count, "type": type_name, "each": role.gpus}
-        if pinned is None:
-            what = "" if len(cycle.grid.types) == 1 else f"{type_name} "
-            detail = f"the largest free {name} ({where}) has room for {most} of {count} {what}workers"
-        else:
+        what = "" if len(cycle.grid.types) == 1 else f"{type_name} "
+        detail = f"the largest free {name} ({where}) has room for {most} of {count} {what}workers"
+        if pinned is not None:
             detail = f"its other workers stand in the {name} {where}, which has room for {most} of {count} more"
             facts["pinned"] = True
-        if role.gpus:
-            detail += f": {most * role.gpus} of {counted(1000 * needed)}"
-        detail += host
-        holder = self._first_to_leave(range(*cycle.grid.levels[level].slice_of(domain)), but=work)
-        if holder:
+        detail += (f": {most * role.gpus} of {counted(1000 * needed)}" if role.gpus else "") + host
+        if holder := self._first_to_leave(range(*cycle.grid.levels[level].slice_of(domain)), but=work):
             detail += f"; {holder['held_by']} holds {'GPUs' if role.gpus else 'places'} there until {holder['until'] or 'an unknown time'}"
         return reason("topology", detail, **facts, **holder)
 
@@ -165,16 +144,14 @@ class Rooms:
         slots = view.count_np * allowed // role.gpus if role.gpus else worst.missing * allowed
         if not hosts or self._most_in(slots, worst) < worst.missing:
             return "", {}
-        short, lacks = [], []
+        short: dict[str, str] = {}
         for what, each, left, unit in hosts:
-            free = np.maximum(np.array(left, dtype=np.int64), 0) * (slots > 0)
+            free = np.maximum(ints(left), 0) * (slots > 0)
             if self._most_in(np.minimum(slots, free // each), worst) < worst.missing:
-                short.append(f"{each / unit:g} {what}, of which one node has {int(free.max()) / unit:g} left at most")
-                lacks.append(what)
-        if not short:
-            lacks = [what for what, _, _, _ in hosts]
-            short = [" and ".join(f"{each / unit:g} {what}" for what, each, _, unit in hosts) + ", which no node has left together"]
-        return f"; each {'also ' if role.gpus else ''}needs {' and '.join(short)}", {"lacks": tuple(lacks)}
+                short[what] = f"{each / unit:g} {what}, of which one node has {int(free.max()) / unit:g} left at most"
+        together = " and ".join(f"{each / unit:g} {what}" for what, each, _, unit in hosts) + ", which no node has left together"
+        lacks, told = tuple(short or [what for what, *_ in hosts]), " and ".join(short.values()) or together
+        return f"; each {'also ' if role.gpus else ''}needs {told}", {"lacks": lacks}
 
     def _most_in(self, slots: Ints, worst: Narrow) -> int:
         if worst.level <= 0:
@@ -220,9 +197,8 @@ class Rooms:
     def may_join(self, work: Work) -> bool:
         """Whether on some node split GPUs that are made whole, beside what is free there, would hold a worker of whole GPUs."""
         wanted = min((role.gpus for role in work.kind.roles if role.gpus), default=0)
-        of_type, free = self.cycle.grid.type_of, self.view.count_np
-        split = Counter(node for node, _ in self._in_mig_mode)
-        return any(of_type[node] in work.open_types and count + free[node] >= wanted for node, count in split.items())
+        split, of_type = Counter(node for node, _ in self._in_mig_mode), self.cycle.grid.type_of
+        return any(of_type[node] in work.open_types and count + self.view.count_np[node] >= wanted for node, count in split.items())
 
     @cached_property
     def _in_mig_mode(self) -> list[tuple[int, Split]]:

@@ -88,12 +88,5 @@ def _first_unlike(names: tuple[str, ...], one: tuple[int, ...], other: tuple[int
 
 
 def _side(cycle: Cycle, division: Division, place: int, asked: int) -> Side:
-    return Side(
-        cycle.tree.names[place],
-        division.used[place],
-        asked,
-        division.fair[place],
-        division.guaranteed[place],
-        division.counts_on[place],
-        division.priority[place],
-    )
+    fair, promised, counts_on = division.fair[place], division.guaranteed[place], division.counts_on[place]
+    return Side(cycle.tree.names[place], division.used[place], asked, fair, promised, counts_on, division.priority[place])

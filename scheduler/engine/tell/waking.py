@@ -1,11 +1,8 @@
 """When to plan again although nothing has happened."""
 
 from collections.abc import Collection
-from heapq import heapify, heappop, heappush
-from itertools import count
 
 from ..rules.times import ends_at
-from ..rules.windows import NEVER
 from ..state.planning import Cycle
 from ..state.standing import most_freed
 from ..state.work import Work
@@ -24,7 +21,7 @@ def next_wake(cycle: Cycle, before: int | None = None) -> int | None:
         times += cluster.power.times()
     if cycle.continues:
         times.append(now + NEXT_PLAN_MS)
-    if before is None or not cycle.book.unsettled or _may_be_kept(cycle, leaving.freed_before(before, cycle)):
+    if before is None or not cycle.book.asking or _may_be_kept(cycle, leaving.freed_before(before, cycle)):
         times += [now + entry.at for entry in cycle.book.entries]
     if cluster.next_turn is not None:
         times.append(cluster.next_turn)
@@ -42,15 +39,12 @@ def _may_be_kept(cycle: Cycle, freed: int) -> bool:
 
 
 class Leaving:
-    """When those leave who stand at first, once that was asked, the soonest before. Valid behind the plan that it was last asked in."""
+    """When those leave who stand at first, once that was asked. Valid behind the plan that it was last asked in."""
 
     def __init__(self, works: Collection[Work]) -> None:
         self.turn = -1
         self.until: dict[Work, int] = {}  # who is in transit, until an instant that is stated
-        self._unasked: dict[Work, None] = {}
-        self._ends: dict[Work, int] = {}
-        self._soonest: list[tuple[int, int, Work]] = []  # who has gone since is passed over by and by
-        self._numbers = count()
+        self._ends: dict[Work, int] = {}  # 0: not asked yet
         self._stand(works)
 
     @classmethod
@@ -61,35 +55,20 @@ class Leaving:
             leaving = state.leaving = cls(cycle.cluster.works)
         else:
             for work in state.since.gone:
-                for known in (leaving.until, leaving._ends, leaving._unasked):
-                    known.pop(work, None)
+                leaving.until.pop(work, None)
+                leaving._ends.pop(work, None)
             leaving._stand(state.since.come)
-        if len(leaving._soonest) > 2 * len(cycle.cluster.works):
-            leaving._soonest = [entry for entry in leaving._soonest if leaving._ends.get(entry[2]) == entry[0]]
-            heapify(leaving._soonest)
         leaving.turn = state.turn
         return leaving
 
     def _stand(self, works: Collection[Work]) -> None:
-        self._unasked.update(dict.fromkeys([work for work in works if work.first_seats]))
+        self._ends.update(dict.fromkeys([work for work in works if work.first_seats], 0))
         self.until.update({work: until for work in works if (until := work.job.run.until) is not None})
 
     def freed_before(self, instant: int, cycle: Cycle) -> int:
         """Milli-GPU of who is expected to leave before an instant: no place comes free before, as far as anyone knows."""
         touched = dict.fromkeys(cycle.cluster.journal)
-        due, self._unasked = self._unasked, {}
-        while self._soonest and self._soonest[0][0] < instant:
-            at, _, work = heappop(self._soonest)
-            if self._ends.get(work) == at:
-                due[work] = None
-        gone = [work for work in touched if work.seats and ends_at(cycle, work) < instant]
-        for work in due:
-            if work in touched:
-                self._unasked[work] = None
-                continue
-            at = self._ends[work] = ends_at(cycle, work)
-            if at < instant:
-                gone.append(work)
-            if at < NEVER:
-                heappush(self._soonest, (at, next(self._numbers), work))
-        return sum(map(most_freed, gone))
+        due = [work for work, at in self._ends.items() if at < instant and work not in touched]
+        self._ends.update({work: ends_at(cycle, work) for work in due})
+        gone = [work for work in due if self._ends[work] < instant]
+        return sum(map(most_freed, (*gone, *(work for work in touched if work.seats and ends_at(cycle, work) < instant))))

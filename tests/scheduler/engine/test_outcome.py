@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from scheduler.engine.cycle import settled
 from scheduler.engine.state.fleet import on_gpus
-from scheduler.engine.tell.decisions import Owners
+from scheduler.engine.tell.decisions import Changes
 from scheduler.scenarios.reading import parse
 from tests.scheduler.twin.strategies import scenario_random
 
@@ -19,12 +19,12 @@ drawn = settings(max_examples=120, deadline=None, derandomize=True, suppress_hea
 def test_who_leaves_many_nodes_is_who_leaves_each_of_them(seed: int):
     cycle = settled(parse(scenario_random(seed, "small")))
     chance = random.Random(seed)
-    owners = Owners(cycle, cycle.cluster.works)
+    changes = Changes(cycle, cycle.cluster.works, ())
     nodes = range(cycle.grid.size)
     wanted = {node: chance.randrange(256) for node in nodes if chance.random() < 0.7}
     crowded = {node for node in wanted if chance.random() < 0.2}
 
-    found = owners.leaving(wanted, crowded)
+    found = changes.leaving(wanted, crowded)
 
     gone = {
         work.job.name
