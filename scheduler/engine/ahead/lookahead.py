@@ -26,9 +26,9 @@ class Lookahead:
         self.grid = grid
         self.now = now  # who looks on from a later moment sets it
         self._idle = idle
-        self._ends: list[Counter[int]] = [Counter() for _ in idle]  # by node and instant the GPUs that come free
+        self._ends: list[dict[int, int]] = [{} for _ in idle]  # by node and instant the GPUs that come free
         for at, node, count in releases:
-            self._ends[node][at] += count
+            self._ends[node][at] = self._ends[node].get(at, 0) + count
         self._kept: dict[int, list[tuple[int, int, int]]] = {}  # by node the places that are kept: from, to, GPUs
         self._steps: dict[int, Steps] = {}  # what follows from all that, as far as it was asked
         self._tables: dict[int, Table] = {}
@@ -38,14 +38,14 @@ class Lookahead:
     def copy(self) -> "Lookahead":
         """One that may be changed while this one stays."""
         copy = Lookahead(self.grid, self.now, [*self._idle], ())
-        copy._ends = [Counter(ends) for ends in self._ends]
+        copy._ends = [dict(ends) for ends in self._ends]
         copy.foreseen = [*self.foreseen]
         copy._kept = {node: [*kept] for node, kept in self._kept.items()}
         return copy
 
     def _steps_of(self, node: int) -> Steps:
         if (known := self._steps.get(node)) is None:
-            changes: dict[int, int] = self._ends[node]
+            changes = self._ends[node]
             for past in [at for at in changes if at <= self.now]:
                 self._idle[node] += changes.pop(past)
             if node in self._kept:
@@ -155,7 +155,7 @@ class Lookahead:
         for until, count in leaving.items():
             if until > self.now:
                 self._idle[node] -= count
-                self._ends[node][until] += count
+                self._ends[node][until] = self._ends[node].get(until, 0) + count
         self._has_changed(node)
 
     def _has_changed(self, node: int) -> None:
