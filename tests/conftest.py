@@ -68,6 +68,7 @@ WAIT_LONG = (
     "test_production",
     "test_submit_local",
     "scheduler/backends/test_slurm",
+    "scheduler/backends/test_kubernetes",
     "attacks/",
     "test_up",
     "scheduler/loop/test_lease",

@@ -99,6 +99,7 @@ class Nodes:
         self.dead: set[str] = set()
         self.refusing: dict[str, str] = {}  # nodes whose kubelet admits no pod, and its reason
         self.processes: dict[str, Process] = {}  # by uid
+        self.volumes: dict[str, Path] = {}  # folders by claim
         self._folder = tempfile.TemporaryDirectory(prefix="gpufleet-nodes-")
         self._over = threading.Event()
         self._server = self._served()
@@ -216,7 +217,7 @@ class Nodes:
         claims = {one["name"]: one["persistentVolumeClaim"]["claimName"] for one in pod["spec"].get("volumes", ()) if "persistentVolumeClaim" in one}
         for mount in pod["spec"]["containers"][0].get("volumeMounts", ()):
             if mount["name"] in claims:  # a program of this machine sees the volume where the claim's folder is, and not where a container would
-                place = f"{claims[mount['name']].replace('--', '/')}/{mount.get('subPath', '')}"
+                place = f"{self.volumes[claims[mount['name']]]}/{mount.get('subPath', '')}"
                 env = {name: value.replace(mount["mountPath"], place) if name.startswith("GPUFLEET_") else value for name, value in env.items()}
         try:
             process = Process(pod, env, folder)

@@ -19,7 +19,7 @@ from scheduler.backends.kubernetes.errors import KubernetesDenied, KubernetesFai
 
 SECONDS = 5.0  # for one answer
 PAGE = 500
-CONNECTIONS = 12
+CONNECTIONS = 32  # kept open at most
 MERGE = "application/merge-patch+json"
 # A server sends a bookmark each minute; so long it may say nothing before the watch counts as broken.
 WATCH_SILENT = 90.0

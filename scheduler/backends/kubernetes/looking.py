@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from time import monotonic
@@ -181,11 +181,11 @@ class Looking(Orders):
         end = None
         if pod is None:
             if run.released or run.killed:
-                end = End(None) if run.is_ending else gone(worker["pod"])
+                end = End(None, asked=True) if run.is_ending else gone(worker["pod"])
         elif pod.is_over:
             end = end_of(pod, name, worker["node"], is_ending=run.is_ending)
         elif pod.deleting_since is not None and now - pod.deleting_since >= LATE and not self._answers(worker["node"]):
-            end = End(None, f"{worker['node']} does not answer Kubernetes; {name} was there.", lost=True)
+            end = End(None, f"{worker['node']} does not answer Kubernetes; {name} was there.", lost=True, asked=run.is_ending)
         if end is not None:
             self._note(run, _with_end(worker["pod"], end))
         return end
@@ -259,16 +259,21 @@ def _ends(now: datetime, seen: SeenRun) -> Any:
 
     def change(run: Run) -> None:
         run.stopping, run.by_itself = now.isoformat(), True
-        if all(worker.exit_code == 0 for worker in seen.workers if worker.state == RunState.ENDED):
+        if all(not worker.get("end") or worker["end"]["code"] == 0 for worker in run.workers):
             run.withdrawn, run.withdrawn_lost = seen.why, seen.node_lost
 
     return change
 
 
+def _still_there(worker: SeenWorker) -> SeenWorker:
+    """No gang goes on without one that has failed or was lost: until all have ended it is not told as missing, or the gang would be repaired."""
+    return replace(worker, state=RunState.STOPPING) if worker.state == RunState.ENDED and worker.exit_code != 0 else worker
+
+
 def _told(
     run: Run, state: RunState, found: Gathered, checkpoints: tuple[SeenCheckpoint, ...], steps: tuple[SeenSteps, ...], now: datetime
 ) -> SeenRun:
-    bad = min(found.wrong, key=lambda one: one[0], default=None)
+    bad = min(found.wrong, key=lambda one: (one[1].asked, one[0]), default=None)  # Kubernetes tells whole seconds
     is_over = state == RunState.ENDED
     started = max(found.starts) if len(found.starts) == len(run.workers) else None
     ended = max([*found.ends, *found.starts]) if is_over else None
@@ -280,7 +285,7 @@ def _told(
         key=run.key,
         sequence=run.sequence,
         state=state,
-        workers=tuple(found.workers),
+        workers=tuple(found.workers if is_over else map(_still_there, found.workers)),
         started_at=started,
         ended_at=min(ended, now) if ended is not None else None,
         exit_code=code,

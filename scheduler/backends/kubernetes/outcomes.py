@@ -35,16 +35,18 @@ class End:
     at: datetime | None = None
     started: datetime | None = None
     refusal: tuple[str, str] | None = None  # code and words
+    asked: bool = False  # its run was being ended by then, so that it is not why
 
     def document(self) -> dict[str, Any]:
-        told = {"code": self.code, "why": self.why, "lost": self.lost, "refusal": list(self.refusal) if self.refusal else None}
+        told = {"code": self.code, "why": self.why, "lost": self.lost, "asked": self.asked}
+        told["refusal"] = list(self.refusal) if self.refusal else None
         return told | {name: moment.isoformat() if (moment := getattr(self, name)) is not None else None for name in ("at", "started")}
 
     @classmethod
     def read(cls, kept: dict[str, Any]) -> "End":
         at, started = (datetime.fromisoformat(kept[name]) if kept.get(name) else None for name in ("at", "started"))
         refusal = kept.get("refusal")
-        return cls(kept["code"], kept["why"], kept["lost"], at, started, (refusal[0], refusal[1]) if refusal else None)
+        return cls(kept["code"], kept["why"], kept["lost"], at, started, (refusal[0], refusal[1]) if refusal else None, kept["asked"])
 
     def refused_by(self, node: str) -> tuple[Refusal, ...]:
         return (Refusal(node, *self.refusal),) if self.refusal else ()
@@ -53,7 +55,7 @@ class End:
 def end_of(pod: Pod, worker: str, node: str, *, is_ending: bool) -> End:
     """Of a pod that is over. `is_ending`: its run was asked to leave, so that nothing is said of who ended it."""
     code, why, lost, refusal = _told(pod, worker, node, is_ending=is_ending)
-    return End(code, why, lost, pod.ended_at, pod.started_at, refusal)
+    return End(code, why, lost, pod.ended_at, pod.started_at, refusal, is_ending)
 
 
 def _told(pod: Pod, worker: str, node: str, *, is_ending: bool) -> tuple[int | None, str, bool, tuple[str, str] | None]:

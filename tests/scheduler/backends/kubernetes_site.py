@@ -61,6 +61,21 @@ class Api:
         place.write_text(self.kubeconfig())
         return str(place)
 
+    def volume(self, claim: str, folder: Path) -> None:
+        """A claim that is bound, whose files lie in that folder."""
+        self.nodes.volumes[claim] = folder
+        spec = {"accessModes": ["ReadWriteMany"], "storageClassName": "", "resources": {"requests": {"storage": "1Gi"}}, "volumeName": claim}
+        meta = {"name": claim, "annotations": {"pv.kubernetes.io/bind-completed": "yes"}}
+        body = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": meta, "spec": spec}
+        made = self.admin.create("/api/v1/namespaces/gpufleet/persistentvolumeclaims", body)
+        if self.real is not None:
+            whose = {"kind": "PersistentVolumeClaim", "namespace": "gpufleet", "name": claim, "uid": made["metadata"]["uid"]}
+            spec = {"accessModes": ["ReadWriteMany"], "capacity": {"storage": "1Gi"}, "hostPath": {"path": str(folder)}, "claimRef": whose}
+            volume = {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": claim}, "spec": {**spec, "storageClassName": ""}}
+            self.admin.create("/api/v1/persistentvolumes", volume)
+            self.admin.patch(f"/api/v1/persistentvolumes/{claim}/status", {"status": {"phase": "Bound"}})
+        self.admin.patch(f"/api/v1/namespaces/gpufleet/persistentvolumeclaims/{claim}/status", {"status": {"phase": "Bound"}})
+
     def pods(self) -> list[dict[str, Any]]:
         return self.admin.every("/api/v1/namespaces/gpufleet/pods")[0]
 
