@@ -2,17 +2,18 @@
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from django.db import transaction
+from django.db import IntegrityError, transaction
 
-from scheduler.backends.base import BackendError, BackendRefused, NotFound, OldCheckpoint, Signal, StartOrder, WorkerSeat
+from scheduler.backends.base import BackendError, BackendRefused, BackendSilent, NotFound, OldCheckpoint, Signal, StartOrder, WorkerSeat
 from scheduler.backends.kubernetes.errors import KubernetesDenied, KubernetesFailed
 from scheduler.backends.kubernetes.pods import Made, made_for, run_name
-from scheduler.backends.kubernetes.runs import Run, run_of
-from scheduler.backends.kubernetes.site import Site
+from scheduler.backends.kubernetes.runs import Run, run_of, state_of
+from scheduler.backends.kubernetes.site import AT_ONCE, Site, fault_of
 from scheduler.backends.kubernetes.values import CONSOLE, RUN, Pod
 from scheduler.backends.local_accounts import KEY
 from scheduler.models import KubernetesRun
@@ -20,6 +21,7 @@ from scheduler.models import KubernetesRun
 log = logging.getLogger(__name__)
 KEPT = 1_000  # runs that are over, whose pods stay for their logs
 TIDIED_A_CALL = 500
+STARTS_A_STEP, ROWS_A_CALL = 64, 100
 AT_ONCE_S = 1  # the shortest grace: with none at all Kubernetes forgets a pod before its node has ended it
 
 
@@ -27,18 +29,95 @@ class Orders(Site):
     """What the scheduler tells."""
 
     def announce(self, orders: Sequence[StartOrder], *, now: datetime) -> None:
-        return None
+        """Runs of which nobody has heard are written down together, made several at a time, and released when that is written down, too.
+
+        Whatever is not clear here is left to `start`: what was told before, and what can never be.
+        """
+        told = set(KubernetesRun.objects.filter(attempt_key__in=[order.key for order in orders]).values_list("attempt_key", flat=True))
+        fresh: list[tuple[Run, Made]] = []
+        for order in orders:
+            if order.key in told or not KEY.fullmatch(order.key):
+                continue
+            try:
+                made = self._made(order)
+                fresh.append((run_of(order, self.settings.tag, now=now, checkpoints=self._make_folder(order)), made))
+            except BackendSilent:
+                return
+            except BackendError:
+                continue  # `start` meets it again, and says so of this run alone
+        if len(fresh) < 2:
+            return
+        rows = [KubernetesRun(cluster_id=self.cluster, attempt_key=run.key, sequence=run.sequence, state=state_of(run)) for run, _ in fresh]
+        try:
+            with transaction.atomic():
+                KubernetesRun.objects.bulk_create(rows)
+        except IntegrityError:
+            return  # somebody told us of one of them meanwhile
+        for first in range(0, len(fresh), STARTS_A_STEP):
+            self._make_some(fresh[first : first + STARTS_A_STEP], now)
+
+    def _make_some(self, fresh: Sequence[tuple[Run, Made]], now: datetime) -> None:
+        silent: list[BackendSilent] = []
+
+        def make(one: tuple[Run, Made]) -> BackendError | None:
+            if silent:
+                return silent[0]
+            try:
+                for kind, body in (("secrets", one[1].secret), ("services", one[1].service)):
+                    if body is not None:
+                        self._make_one(kind, body)
+                for pod in one[1].pods:
+                    self._make_one("pods", pod)
+            except BackendSilent as fault:
+                silent.append(fault)
+                return fault
+            except BackendError as fault:
+                return fault
+            return None
+
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            faults = list(pool.map(make, fresh))
+        self._block.announced |= {run.key: fault for (run, _), fault in zip(fresh, faults, strict=True) if fault is not None}
+        made = [run for (run, _), fault in zip(fresh, faults, strict=True) if fault is None]
+        to_go_on = self._are_to_go_on(made, now)
+        gangs = [run for run in made if run.key in to_go_on and len(run.workers) > 1]
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            released = list(pool.map(lambda run: fault_of(self._release, run), gangs))
+        self._block.announced |= {run.key: None for run in made}
+        self._block.announced |= {run.key: fault for run, fault in zip(gangs, released, strict=True) if fault is not None}
+
+    def _are_to_go_on(self, runs: Sequence[Run], now: datetime) -> set[str]:
+        """Those that nobody has asked to leave meanwhile: it is written down that their pods are there before they may start."""
+        found = set()
+        with transaction.atomic():
+            rows = list(KubernetesRun.objects.select_for_update().filter(attempt_key__in=[run.key for run in runs]).order_by("pk"))
+            for row in rows:
+                kept = self._of_row(row)
+                if not kept.is_ending:
+                    kept.released = kept.released or now.isoformat()
+                    row.state = state_of(kept)
+                    found.add(kept.key)
+            KubernetesRun.objects.bulk_update(rows, ["state"], batch_size=ROWS_A_CALL)
+        return found
+
+    def _made(self, order: StartOrder) -> Made:
+        return made_for(order, self.settings, secret=self.secrets, report_url=self.report_url, resume_from=self._seen_by_pods(order))
 
     def start(self, order: StartOrder, *, now: datetime) -> None:
         if not KEY.fullmatch(order.key):
             raise BackendRefused(f"{order.key!r} is not a name of a run.")
-        made = made_for(order, self.settings, secret=self.secrets, report_url=self.report_url, resume_from=self._seen_by_pods(order))
+        announced = getattr(self._block, "announced", {})
+        if order.key in announced:
+            if fault := announced[order.key]:
+                raise fault
+            return
+        made = self._made(order)
         run = self._begun(order, now)
         if run is None:
             return
         if not run.released:
             self._make(made)
-        if self._is_to_go_on(run, now):
+        if self._are_to_go_on([run], now):
             self._release(run)
 
     def _begun(self, order: StartOrder, now: datetime) -> Run | None:
@@ -84,17 +163,6 @@ class Orders(Site):
             raise BackendRefused(f"Kubernetes has a {kind[:-1]} {name} that is not of this run.")
         if there.get("deletionTimestamp"):
             raise BackendError(f"The {kind[:-1]} {name} of an earlier start is still being deleted.")
-
-    def _is_to_go_on(self, run: Run, now: datetime) -> bool:
-        """Nobody has asked the run to leave meanwhile; it is written down that its pods are there before they may start."""
-        with transaction.atomic():
-            kept = self._read(run.key)
-            if kept is None or kept.is_ending or kept.sequence > run.sequence:
-                return False
-            if not kept.released:
-                kept.released = now.isoformat()
-                self._keep(kept)
-        return True
 
     def _release(self, run: Run) -> None:
         if len(run.workers) > 1:

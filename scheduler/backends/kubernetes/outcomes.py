@@ -38,7 +38,7 @@ class End:
     asked: bool = False  # its run was being ended by then, so that it is not why
 
     def document(self) -> dict[str, Any]:
-        told = {"code": self.code, "why": self.why, "lost": self.lost, "asked": self.asked}
+        told: dict[str, Any] = {"code": self.code, "why": self.why, "lost": self.lost, "asked": self.asked}
         told["refusal"] = list(self.refusal) if self.refusal else None
         return told | {name: moment.isoformat() if (moment := getattr(self, name)) is not None else None for name in ("at", "started")}
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from threading import Lock
+from threading import Lock, local
 from typing import TypeVar
 
 from django.db import IntegrityError, transaction
@@ -46,6 +46,7 @@ class Site:
         self._client, self._lock = client, Lock()
         self._pods: Pods | None = None
         self._looker, self._deleter = Looker(), Deleter()
+        self._block = local()
 
     @property
     def client(self) -> KubernetesClient:
@@ -70,7 +71,12 @@ class Site:
 
     @contextmanager
     def together(self, keys: Sequence[str] = ()) -> Iterator[None]:
-        yield
+        """What was announced in the block is known until its end."""
+        self._block.announced = {}
+        try:
+            yield
+        finally:
+            self._block.announced = {}
 
     def _path(self, kind: str, name: str = "", part: str = "") -> str:
         return named(self.settings.namespace, kind, name, part)
@@ -86,10 +92,10 @@ class Site:
     def _each(call: Callable[[T], object], over: Sequence[T]) -> None:
         """Several at a time. Raises the first fault once all have been tried."""
         if len(over) < 3:
-            faults = [fault for one in over if (fault := _fault_of(call, one)) is not None]
+            faults = [fault for one in over if (fault := fault_of(call, one)) is not None]
         else:
             with ThreadPoolExecutor(min(AT_ONCE, len(over))) as pool:
-                faults = [fault for fault in pool.map(lambda one: _fault_of(call, one), over) if fault is not None]
+                faults = [fault for fault in pool.map(lambda one: fault_of(call, one), over) if fault is not None]
         if faults:
             raise faults[0]
 
@@ -154,7 +160,7 @@ class Site:
         return self._folder_of(order.job, order.attempt)
 
 
-def _fault_of(call: Callable[[T], object], one: T) -> BackendError | None:
+def fault_of(call: Callable[[T], object], one: T) -> BackendError | None:
     try:
         call(one)
     except BackendError as fault:

@@ -1,5 +1,6 @@
 """The Kubernetes back-end against a double of the API server and against the real one, with nodes that run the programs of pods."""
 
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -9,6 +10,7 @@ from scheduler.backends.base import BackendRefused, NotFound, RunState, Signal
 from scheduler.backends.kubernetes import orders
 from scheduler.models import KubernetesRun
 from tests.scheduler.backends.kubernetes_site import seat, shell
+from tests.scheduler.backends.scenes import start_order
 from tests.servers import wait_until
 
 pytestmark = [pytest.mark.django_db]
@@ -302,3 +304,29 @@ def test_people_reach_the_first_worker(k8s):
     reach = k8s.backend.reach(key="j-1.1")
 
     assert (reach.host, reach.shell) == ("gpu001", f"kubectl exec -it --namespace=gpufleet {k8s.pod()} -- /bin/sh")
+
+
+def test_starts_that_are_announced_together_are_made_together_and_one_that_is_wrong_fails_alone(k8s):
+    def order(key, *seats, **more):
+        return replace(start_order(key), workers=seats, grace_seconds=5, **{"launch": shell("exec sleep 300"), **more})
+
+    orders = [
+        order("j-1.1", seat(0, "gpu001"), seat(1, "gpu002")),
+        order("j-2.1", seat(0, "gpu003")),
+        order("j-3.1", seat(0, "gpu003"), launch=shell("true", image=" wrong")),
+        order("j-4.1", seat(0, "gpu003"), launch={}),
+    ]
+    refused = {}
+    with k8s.backend.together([one.key for one in orders]):
+        k8s.backend.announce(orders, now=now())
+        before = len(k8s.mine())
+        for one in orders:
+            try:
+                k8s.backend.start(one, now=now())
+            except BackendRefused as fault:
+                refused[one.key] = str(fault)
+
+    assert before == len(k8s.mine()) == 3
+    assert sorted(refused) == ["j-3.1", "j-4.1"]
+    assert len(k8s.until(RunState.RUNNING).workers) == 2
+    wait_until(lambda: k8s.seen("j-2.1").state == RunState.RUNNING, what="the other to run")
