@@ -18,6 +18,7 @@ def removal_preview(cluster: Cluster, leaves: Leaves | None, *, fault: str) -> P
     if leaves.planned:
         sentences.append(f"{plural(leaves.planned, 'planned drain or change', 'planned drains or changes')} of its nodes will not begin.")
     if leaves.folder:
-        sentences.append("Slurm and its jobs outside gpufleet keep running. gpufleet no longer reads them.")
+        outside = "Kubernetes and its pods" if cluster.backend == "kubernetes" else "Slurm and its jobs"
+        sentences.append(f"{outside} outside gpufleet keep running. gpufleet no longer reads them.")
         sentences.append(f"Checkpoints and logs in {leaves.folder} stay there. gpufleet no longer deletes anything there.")
     return Preview(sentences=sentences)

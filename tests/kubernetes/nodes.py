@@ -222,7 +222,7 @@ class Nodes:
         try:
             process = Process(pod, env, folder)
         except OSError as fault:
-            ended = {"exitCode": 128, "reason": "StartError", "message": str(fault), "startedAt": stamp(), "finishedAt": stamp()}
+            ended = {"exitCode": 128, "reason": "StartError", "message": str(fault), "startedAt": "1970-01-01T00:00:00Z", "finishedAt": stamp()}
             self._tell(pod, {"phase": "Failed", "containerStatuses": [self._container(pod, {"terminated": ended})]})
             return
         self.processes[pod["metadata"]["uid"]] = process

@@ -97,7 +97,8 @@ class NodeSeen:
 
 
 def moment_of(text: object) -> datetime | None:
-    if not isinstance(text, str) or not text:
+    """None also of the beginning of 1970, which a node tells of a container that never started."""
+    if not isinstance(text, str) or not text or text.startswith("1970-"):
         return None
     try:
         return datetime.fromisoformat(text)

@@ -17,6 +17,7 @@ from scheduler.models import (
     InventoryEvent,
     Job,
     JobState,
+    KubernetesCluster,
     MigInstance,
     Node,
     Order,
@@ -34,7 +35,7 @@ from scheduler.services.loop.usage import silence_follow, timeline_follow, usage
 
 @dataclass(frozen=True, slots=True)
 class Leaves:
-    """What leaves the fleet with a cluster. `stranded`: jobs that wait and fit no other one. `folder`: the shared one of its Slurm."""
+    """What leaves the fleet with a cluster. `stranded`: jobs that wait and fit no other one. `folder`: the shared one of its Slurm or Kubernetes."""
 
     nodes: int
     gpus: int
@@ -67,7 +68,7 @@ def cluster_leaves(cluster: Cluster) -> Leaves:
     gpus = Gpu.objects.filter(node__in=nodes, removed_at__isnull=True)
     fits, types = fits_elsewhere(cluster), set(gpus.values_list("gpu_type_id", flat=True))
     waiting = Job.objects.filter(state__in=(JobState.QUEUED, JobState.PREEMPTED), held_at__isnull=True)
-    row = SlurmCluster.objects.filter(cluster=cluster).first()
+    row = SlurmCluster.objects.filter(cluster=cluster).first() or KubernetesCluster.objects.filter(cluster=cluster).first()
     return Leaves(
         nodes.count(),
         gpus.count(),

@@ -37,8 +37,8 @@ def test_a_gang_over_two_nodes_has_the_ranks_of_torchrun(k8s):
 
     assert run.exit_code == 0, run.why
     master = f"worker-0.gf-{k8s.settings.tag}-j-1-1:29500"
-    assert sorted(k8s.log(0).splitlines()) == [f"rank {rank} local {rank} of 4 at {master}" for rank in (0, 1)]
-    assert sorted(k8s.log(1).splitlines()) == [f"rank {rank} local {rank - 2} of 4 at {master}" for rank in (2, 3)]
+    assert sorted(k8s.log(0).splitlines()) == [f"{rank}: rank {rank} local {rank} of 4 at {master}" for rank in (0, 1)]
+    assert sorted(k8s.log(1).splitlines()) == [f"{rank - 2}: rank {rank} local {rank - 2} of 4 at {master}" for rank in (2, 3)]
 
 
 def test_a_rank_that_fails_ends_the_others_of_its_worker(k8s):
@@ -212,7 +212,7 @@ def test_a_program_that_is_not_in_the_image_fails_the_job(k8s):
 
     run = k8s.until(RunState.ENDED)
 
-    assert (run.exit_code, run.node_lost) == (128, False)
+    assert (run.exit_code, run.node_lost, run.started_at) == (128, False, None)
     assert "could not be started on gpu001" in run.why
 
 
