@@ -15,9 +15,11 @@ from pathlib import Path
 from scheduler.backends.base import BackendError, LogPart, NotFound, Reach, whole_characters
 from scheduler.backends.kubernetes.errors import KubernetesFailed
 from scheduler.backends.kubernetes.looking import Looking
+from scheduler.backends.kubernetes.runs import Run
 from scheduler.backends.kubernetes.values import CONTAINER
 from scheduler.backends.local_accounts import KEY
 from scheduler.backends.local_runs import ROLE
+from scheduler.backends.supervising.logs import Redactor
 from scheduler.models import KubernetesRun
 
 FETCHED = 16 * 1024**2  # bytes at most by one call
@@ -42,9 +44,10 @@ class Logs(Looking):
         worker = next((one for one in run.workers if (one["role"], one["index"]) == (role, index)), None) if run is not None else None
         if row is None or worker is None or not ROLE.fullmatch(role) or self.log_folder is None:
             raise NotFound(f"No log of {role} {index} of {key}.")
+        assert run is not None
         is_over = row.forgotten_at is not None or bool(worker.get("end"))
         with self._copy(key, f"{role}-{index}") as (descriptor, last):
-            fault = self._fetch(worker["pod"], descriptor, last)
+            fault = self._fetch(run, worker["pod"], descriptor, last)
             size = os.fstat(descriptor).st_size
             begin = max(0, size + offset) if offset < 0 else min(offset, size)
             data = os.pread(descriptor, limit, begin)
@@ -65,8 +68,8 @@ class Logs(Looking):
         finally:
             os.close(descriptor)
 
-    def _fetch(self, pod: str, descriptor: int, last: Path) -> BackendError | None:
-        """Append what is new. Returns what went wrong: what was fetched before is still there."""
+    def _fetch(self, run: Run, pod: str, descriptor: int, last: Path) -> BackendError | None:
+        """Append what is new, without the secrets of the job. Returns what went wrong: what was fetched before is still there."""
         since = last.read_bytes().strip() if last.exists() else b""
         query: dict[str, object] = {"container": CONTAINER, "timestamps": "true", "limitBytes": FETCHED}
         if since:
@@ -83,7 +86,8 @@ class Logs(Looking):
             return fault
         fresh, newest = new_lines(text, since)
         if fresh:
-            os.write(descriptor, fresh)
+            values = [value.encode() for name in run.secrets if (value := self.secrets(name, run.team))]
+            os.write(descriptor, Redactor(values).pass_on(fresh, last=True)[0])
             last.write_bytes(newest)
         return None
 

@@ -13,7 +13,7 @@ from django.db import Error
 from scheduler.backends.base import BackendError, BackendSilent, Refusal, RunState, SeenCheckpoint, SeenRun, SeenSteps, SeenWorker
 from scheduler.backends.kubernetes.errors import KubernetesFailed
 from scheduler.backends.kubernetes.orders import Orders
-from scheduler.backends.kubernetes.outcomes import End, end_of, gone, stuck
+from scheduler.backends.kubernetes.outcomes import End, end_of, gone, stuck, waits_for
 from scheduler.backends.kubernetes.runs import Run, seat_of
 from scheduler.backends.kubernetes.values import Pod, node_of
 from scheduler.backends.local import LAST_LOOK, LOOK_SECONDS
@@ -49,6 +49,7 @@ class Looking(Orders):
         self._killed: dict[str, datetime] = {}  # runs, when they were last ended by force
         self._nodes: dict[str, tuple[float, bool]] = {}  # nodes of pods that do not go, and whether they answer
         self._waits_left = 0.0
+        self._waits_for: dict[str, str] = {}  # runs that have not begun, and what kept them from that when they were last looked at
 
     def observe(self, *, now: datetime) -> tuple[SeenRun, ...]:
         if self._top is not None:
@@ -88,8 +89,8 @@ class Looking(Orders):
         if self._pods is not None:
             self._pods.drop(keys)
         for key in keys:
-            self._again.pop(key, None)
-            self._killed.pop(key, None)
+            for known in (self._again, self._killed, self._waits_for):
+                known.pop(key, None)
 
     def _look(self, rows: Sequence[KubernetesRun], pods: Mapping[str, Mapping[str, Pod]], now: datetime) -> list[SeenRun]:
         runs = [self._of_row(row) for row in rows]
@@ -138,7 +139,9 @@ class Looking(Orders):
         if state == RunState.ENDED and not fresh and not found.untold and ends and now - max(ends) < LAST_LOOK:
             return None
         steps = self._looker.steps(Path(run.checkpoints)) if run.checkpoints and state != RunState.ENDED else ()
-        return _told(run, state, found, checkpoints, steps, now)
+        told = _told(run, state, found, checkpoints, steps, now)
+        is_without = told.state == RunState.ENDED and told.started_at is None
+        return replace(told, waited_for=self._waits_for.get(run.key, "")) if is_without else told
 
     def _gather(self, found: Gathered, run: Run, worker: dict[str, Any], pod: Pod | None, now: datetime) -> None:
         name = f"{worker['role'].capitalize()} {worker['index']}"
@@ -160,6 +163,8 @@ class Looking(Orders):
         if pod is not None and is_up and pod.started_at is not None:
             found.starts.append(min(pod.started_at, now))
         elif pod is not None and run.released and not run.is_ending:
+            if said := waits_for(pod):
+                self._waits_for[run.key] = f"Kubernetes did not start {name} on {worker['node']}: {said}"
             waits = stuck(pod, name, worker["node"], datetime.fromisoformat(run.released), now)
             if waits is not None:
                 found.wrong.append((now, waits))

@@ -100,6 +100,13 @@ def gone(pod: str) -> End:
     return End(None, f"The pod {pod} was deleted in Kubernetes.", lost=True)
 
 
+def waits_for(pod: Pod) -> str:
+    """What keeps a pod from its start, as Kubernetes says it; empty: nothing that it says."""
+    if pod.unschedulable:
+        return pod.unschedulable[:200]
+    return f"{pod.waiting}: {pod.waiting_message[:200]}" if pod.waiting and pod.waiting_message else pod.waiting
+
+
 def stuck(pod: Pod, worker: str, node: str, released: datetime, now: datetime) -> End | None:
     """Why a pod is not waited for any more."""
     for_so_long = now - released

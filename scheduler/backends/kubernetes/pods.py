@@ -29,11 +29,11 @@ TELL = "\n".join(
         "gf_tell() {",
         "  local gf_pid gf_word gf_mask gf_of gf_told",
         "  gf_pid=$1 gf_told=1 gf_mask=0",
-        '  while read -r gf_word gf_mask; do [ "$gf_word" != SigCgt: ] || break; done < "/proc/$gf_pid/status" 2>/dev/null || return 1',
+        '  { while read -r gf_word gf_mask; do [ "$gf_word" != SigCgt: ] || break; done < "/proc/$gf_pid/status"; } 2>/dev/null || return 1',
         '  gf_mask=0x0${gf_mask#"${gf_mask%???}"}',
         '  [ $(( gf_mask & 0x200 )) -eq 0 ] || { kill -USR1 "$gf_pid" 2>/dev/null; return 0; }',
         "  for gf_of in /proc/[0-9]*/stat; do",
-        '    read -r gf_word < "$gf_of" 2>/dev/null || continue',
+        '    { read -r gf_word < "$gf_of"; } 2>/dev/null || continue',
         "    gf_mask=${gf_word##*) }; gf_mask=${gf_mask#* }; gf_mask=${gf_mask%% *}",
         '    if [ "$gf_mask" = "$gf_pid" ] && gf_tell "${gf_word%% *}"; then gf_told=0; fi',
         "  done",
@@ -218,7 +218,6 @@ def _container(
         "resources": {"requests": _amounts(order, seat), "limits": _amounts(order, seat)},
         "securityContext": {"allowPrivilegeEscalation": False, **({"capabilities": {"drop": ["ALL"]}} if settings.uid else {})},
         "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}],  # noqa: S108 - of the pod, not of this machine
-        "terminationMessagePolicy": "FallbackToLogsOnError",
     }
     if settings.claim:
         found["volumeMounts"].append({"name": "checkpoints", "mountPath": settings.mount, "subPath": sub_path(settings.tag, order.job)})

@@ -19,6 +19,8 @@ class Run:
     grace: int = 30
     saves: bool = False
     probed: bool = False  # Kubernetes asks its workers whether they can serve
+    secrets: list[str] = field(default_factory=list)  # names of those that it was given, and for which queue
+    team: str = ""
     released: str = ""  # since when all its pods are there and may start
     checkpoints: str = ""  # folder, as the console sees it
     stopping: str = ""
@@ -45,6 +47,7 @@ KEPT = frozenset(one.name for one in fields(Run)) - {"key", "sequence"}
 def run_of(order: StartOrder, tag: str, *, now: datetime, checkpoints: str) -> Run:
     run = Run(order.key, order.sequence, now.isoformat(), grace=order.grace_seconds, saves=saves(order), checkpoints=checkpoints)
     run.probed = bool(order.launch.get("ready"))
+    run.secrets, run.team = sorted({str(name) for name in (order.launch.get("secrets") or {}).values()}), order.team
     run.workers = [
         {
             "role": seat.role,

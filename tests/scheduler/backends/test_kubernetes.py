@@ -207,6 +207,17 @@ def test_an_image_that_cannot_be_pulled_fails_the_job(k8s):
     assert "The image of Worker 0 cannot be pulled on gpu001 (ImagePullBackOff)" in run.why
 
 
+def test_a_start_that_is_given_up_says_what_it_waited_for(k8s):
+    k8s.start(on=[seat(0, "gpu001")], launch=shell("true", image="missing/image:1"))
+    wait_until(lambda: k8s.seen() and [pod.waiting for pod in k8s.backend.pods.of("j-1.1").values()] == ["ImagePullBackOff"], what="the pull to fail")
+
+    k8s.seen()
+    k8s.backend.stop(key="j-1.1", sequence=2, force=True, now=now())
+    run = k8s.until(RunState.ENDED)
+
+    assert run.waited_for == "Kubernetes did not start Worker 0 on gpu001: ImagePullBackOff: Back-off pulling image missing/image:1"
+
+
 def test_a_program_that_is_not_in_the_image_fails_the_job(k8s):
     k8s.start(on=[seat(0, "gpu001")], launch={"command": ["/no/such/program"]})
 
@@ -267,6 +278,17 @@ def test_a_log_is_read_in_parts_and_from_its_end(k8s):
     assert first.text + rest.text == whole
     assert read(key="j-1.1", role="worker", index=0, offset=-7, limit=1000).text == "line 5\n"
     assert not rest.ended
+
+
+def test_secrets_reach_the_job_and_no_log_that_is_shown(k8s):
+    k8s.backend.secrets = lambda name, team: {"hub": "very-secret"}.get(name)
+    k8s.start(on=[seat(0, "gpu001")], launch=shell('[ "${#TOKEN}" = 11 ] && echo "it is $TOKEN"', secrets={"TOKEN": "hub"}), team="lab")
+
+    assert k8s.until(RunState.ENDED).exit_code == 0
+    assert k8s.log() == "it is [secret]\n"
+    assert "very-secret" not in str(k8s.api.pods())
+    with pytest.raises(BackendRefused, match="no secret 'other'"):
+        k8s.start("j-2.1", on=[seat(0, "gpu001")], launch=shell("true", secrets={"TOKEN": "other"}))
 
 
 def test_a_worker_is_asked_whether_it_can_serve(k8s):
