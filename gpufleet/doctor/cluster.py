@@ -7,6 +7,7 @@ from functools import partial
 from django.conf import settings
 from django.db.models import Q
 
+from gpufleet.core.times import now
 from gpufleet.doctor import Check, Finding, some
 from scheduler.backends.base import BackendError
 from scheduler.backends.kubernetes.values import node_of
@@ -47,7 +48,7 @@ def _of_kubernetes(row: KubernetesCluster) -> dict[str, Check]:
 
 def _nodes_of_kubernetes(row: KubernetesCluster) -> Iterator[Finding]:
     nodes, _ = client_of(kubernetes_settings(row)).every("/api/v1/nodes")
-    if found := kubernetes_differences(row, [node_of(one) for one in nodes]):
+    if found := kubernetes_differences(row, [node_of(one) for one in nodes], now=now()):
         told = [f"{one.node.name} ({one.node.health} here, {one.reason.removeprefix('Kubernetes: ')} in Kubernetes)" for one in found]
         yield Finding(f"Kubernetes and the inventory differ on {some(told)}.", "They agree within 15 s when the worker runs.", "Check the worker.")
 

@@ -94,6 +94,7 @@ class NodeSeen:
     mig: int
     version: str
     taints: tuple[str, ...] = field(default=())
+    since: datetime | None = None  # when it began to be as ready as it is
 
 
 def moment_of(text: object) -> datetime | None:
@@ -159,6 +160,7 @@ def node_of(found: Mapping[str, Any]) -> NodeSeen:
         mig=sum(int(quantity(value)) for key, value in there.items() if str(key).startswith(MIG)),
         version=str(_map(status.get("nodeInfo")).get("kubeletVersion") or ""),
         taints=tuple(str(one.get("key") or "") for one in map(_map, spec.get("taints") or ())),
+        since=moment_of(ready.get("lastTransitionTime")),
     )
 
 

@@ -1,5 +1,5 @@
-"""What Kubernetes says of nodes reaches the inventory: one that is not ready is down, one that is cordoned drains. What other pods hold there is
-written down with it.
+"""What Kubernetes says of nodes reaches the inventory: one that is not ready is suspect, and down when that lasts, one that is cordoned drains. What
+other pods hold there is written down with it.
 
 Whoever set it ends it: the reason says who did (`Kubernetes: …`), and what an operator has set here is left alone.
 """
@@ -8,7 +8,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from hashlib import sha256
 from math import ceil
 from typing import Any
@@ -21,6 +21,7 @@ from quotas.permissions import Access, Can, Grant
 from scheduler.backends.base import BackendError
 from scheduler.backends.kubernetes.client import KubernetesClient
 from scheduler.backends.kubernetes.errors import KubernetesDenied
+from scheduler.backends.kubernetes.pods import LOST_AFTER
 from scheduler.backends.kubernetes.values import CONSOLE, NodeSeen, held_by, moment_of, node_of
 from scheduler.backends.registry import kubernetes_settings
 from scheduler.models import IN_SERVICE, Health, KubernetesCluster, Node
@@ -71,7 +72,7 @@ def kubernetes_nodes_reconcile(*, now: datetime) -> int:
         try:
             client = client_of(kubernetes_settings(row))
             nodes = [node_of(one) for one in client.every("/api/v1/nodes")[0]]
-            found, others = differences(row, nodes), pods_of_others(client, row.tag)
+            found, others = differences(row, nodes, now=now), pods_of_others(client, row.tag)
         except BackendError as fault:
             log.warning("the nodes and pods of %s could not be read from Kubernetes: %s", row.cluster.name, fault)
             continue
@@ -80,18 +81,20 @@ def kubernetes_nodes_reconcile(*, now: datetime) -> int:
     return changed
 
 
-def differences(row: KubernetesCluster, told: Sequence[NodeSeen]) -> list[Difference]:
+def differences(row: KubernetesCluster, told: Sequence[NodeSeen], *, now: datetime) -> list[Difference]:
     there = {one.name: one for one in told}
     nodes = Node.objects.filter(cluster=row.cluster, removed_at__isnull=True).order_by("name")
-    return [found for node in nodes if (found := _difference(node, there.get(node.name))) is not None]
+    return [found for node in nodes if (found := _difference(node, there.get(node.name), now)) is not None]
 
 
-def _difference(node: Node, there: NodeSeen | None) -> Difference | None:
+def _difference(node: Node, there: NodeSeen | None, now: datetime) -> Difference | None:
     by_them = node.health_reason.startswith(FROM_THERE)
     seen = there or NodeSeen(node.name, "False", "it has no such node", False, 0, 0, "")
     if seen.ready != "True":
-        if node.health in (*IN_SERVICE, Health.DRAINING):
-            return Difference(node, seen, (Health.DOWN,), f"{FROM_THERE}{seen.message or 'not ready'}")
+        # As long as Kubernetes itself leaves its pods alone, what runs there goes on.
+        is_short = seen.since is not None and now - seen.since < timedelta(seconds=LOST_AFTER)
+        if node.health in ((Health.HEALTHY,) if is_short else (*IN_SERVICE, Health.DRAINING)):
+            return Difference(node, seen, (Health.SUSPECT if is_short else Health.DOWN,), f"{FROM_THERE}{seen.message or 'not ready'}")
         return None
     if seen.cordoned:
         if node.health in IN_SERVICE:

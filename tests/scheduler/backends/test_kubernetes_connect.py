@@ -1,6 +1,7 @@
 """Connecting a Kubernetes: by command, over the API and in the browser, with each step tried; importing its nodes, and following them."""
 
 import json
+from datetime import timedelta
 from io import StringIO
 from pathlib import Path
 
@@ -160,6 +161,27 @@ def test_nodes_that_are_cordoned_or_not_ready_are_followed_both_ways(offered):
     kubernetes_nodes_reconcile(now=now())
 
     assert dict(Node.objects.values_list("name", "health")) == dict.fromkeys(NODES, Health.HEALTHY) | {"gpu004": Health.DRAINING}
+
+
+def test_a_node_that_is_not_ready_for_a_moment_is_suspect_and_then_down(offered):
+    connect()
+    run("kubernetes", "--cluster", "k8s", "--apply")
+    moment = now()
+    silent = {
+        "type": "Ready",
+        "status": "Unknown",
+        "message": "Kubelet stopped posting node status.",
+        "lastTransitionTime": f"{moment:%Y-%m-%dT%H:%M:%SZ}",
+    }
+    offered.admin.patch("/api/v1/nodes/gpu003/status", {"status": {"conditions": [silent]}})
+
+    kubernetes_nodes_reconcile(now=moment + timedelta(seconds=10))
+    assert Node.objects.get(name="gpu003").health == Health.SUSPECT
+    kubernetes_nodes_reconcile(now=moment + timedelta(seconds=70))
+    assert Node.objects.get(name="gpu003").health == Health.DOWN
+    offered.admin.patch("/api/v1/nodes/gpu003/status", {"status": {"conditions": [{**silent, "status": "True"}]}})
+    kubernetes_nodes_reconcile(now=moment + timedelta(seconds=80))
+    assert Node.objects.get(name="gpu003").health == Health.HEALTHY
 
 
 def test_gpus_that_pods_of_others_hold_are_taken_for_as_long(offered, personas):
