@@ -43,42 +43,44 @@ TELL = "\n".join(
 )
 # One process for each GPU of a worker. The first that fails says with which code, and ends the others. TERM is passed on; USR1 is sent by `TELL`.
 # Their lines begin with the number of their process, where the image has mkfifo and a sed that holds nothing back.
-EACH_GPU = """
-gf_pids= gf_readers= gf_code=0 gf_local=0
-gf_out=
-if echo | sed -u '' >/dev/null 2>&1; then gf_out=$(mktemp -d /dev/shm/gpufleet-XXXXXX 2>/dev/null) || gf_out=; fi
-trap 'for gf_pid in $gf_pids; do kill -TERM "$gf_pid" 2>/dev/null; done' TERM
-while [ "$gf_local" -lt "$LOCAL_WORLD_SIZE" ]; do
-  export RANK=$((GPUFLEET_FIRST_RANK + gf_local)) ROLE_RANK=$((GPUFLEET_FIRST_RANK + gf_local)) LOCAL_RANK=$gf_local
-  if [ "$gf_out" ] && mkfifo "$gf_out/$gf_local" 2>/dev/null; then
-    ( trap '' TERM; exec sed -u "s/^/$gf_local: /" ) < "$gf_out/$gf_local" &
-    gf_readers="$gf_readers $!"
-    "$@" > "$gf_out/$gf_local" 2>&1 &
-  else
-    "$@" &
-  fi
-  gf_pids="$gf_pids $!" gf_local=$((gf_local + 1))
-done
-gf_left=$gf_pids
-while [ "$gf_left" ]; do
-  gf_more=
-  for gf_pid in $gf_left; do
-    if kill -0 "$gf_pid" 2>/dev/null; then gf_more="$gf_more $gf_pid"; continue; fi
-    wait "$gf_pid"; gf_ended=$?
-    if [ "$gf_ended" -ne 0 ] && [ "$gf_code" -eq 0 ]; then
-      gf_code=$gf_ended
-      for gf_other in $gf_pids; do kill -TERM "$gf_other" 2>/dev/null; done
-    fi
-  done
-  gf_left=$gf_more
-  [ -z "$gf_left" ] || sleep 0.2
-done
-for gf_pid in $gf_readers; do
-  for gf_turn in 1 2 3 4 5 6 7 8 9 10; do kill -0 "$gf_pid" 2>/dev/null || break; sleep 0.2; done
-done
-[ -z "$gf_out" ] || rm -rf "$gf_out"
-exit "$gf_code"
-""".strip()
+EACH_GPU = "\n".join(
+    (
+        "gf_pids= gf_readers= gf_code=0 gf_local=0",
+        "gf_out=",
+        "if echo | sed -u '' >/dev/null 2>&1; then gf_out=$(mktemp -d /dev/shm/gpufleet-XXXXXX 2>/dev/null) || gf_out=; fi",
+        "trap 'for gf_pid in $gf_pids; do kill -TERM \"$gf_pid\" 2>/dev/null; done' TERM",
+        'while [ "$gf_local" -lt "$LOCAL_WORLD_SIZE" ]; do',
+        "  export RANK=$((GPUFLEET_FIRST_RANK + gf_local)) ROLE_RANK=$((GPUFLEET_FIRST_RANK + gf_local)) LOCAL_RANK=$gf_local",
+        '  if [ "$gf_out" ] && mkfifo "$gf_out/$gf_local" 2>/dev/null; then',
+        '    ( trap \'\' TERM; exec sed -u "s/^/$gf_local: /" ) < "$gf_out/$gf_local" &',
+        '    gf_readers="$gf_readers $!"',
+        '    "$@" > "$gf_out/$gf_local" 2>&1 &',
+        "  else",
+        '    "$@" &',
+        "  fi",
+        '  gf_pids="$gf_pids $!" gf_local=$((gf_local + 1))',
+        "done",
+        "gf_left=$gf_pids",
+        'while [ "$gf_left" ]; do',
+        "  gf_more=",
+        "  for gf_pid in $gf_left; do",
+        '    if kill -0 "$gf_pid" 2>/dev/null; then gf_more="$gf_more $gf_pid"; continue; fi',
+        '    wait "$gf_pid"; gf_ended=$?',
+        '    if [ "$gf_ended" -ne 0 ] && [ "$gf_code" -eq 0 ]; then',
+        "      gf_code=$gf_ended",
+        '      for gf_other in $gf_pids; do kill -TERM "$gf_other" 2>/dev/null; done',
+        "    fi",
+        "  done",
+        "  gf_left=$gf_more",
+        '  [ -z "$gf_left" ] || sleep 0.2',
+        "done",
+        "for gf_pid in $gf_readers; do",
+        '  for gf_turn in 1 2 3 4 5 6 7 8 9 10; do kill -0 "$gf_pid" 2>/dev/null || break; sleep 0.2; done',
+        "done",
+        '[ -z "$gf_out" ] || rm -rf "$gf_out"',
+        'exit "$gf_code"',
+    )
+)
 
 
 @dataclass(frozen=True, slots=True)
