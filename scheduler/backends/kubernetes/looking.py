@@ -17,6 +17,7 @@ from scheduler.backends.kubernetes.outcomes import End, end_of, gone, stuck, wai
 from scheduler.backends.kubernetes.runs import Run, seat_of
 from scheduler.backends.kubernetes.values import Pod, node_of
 from scheduler.backends.local import LAST_LOOK, LOOK_SECONDS
+from scheduler.backends.local_accounts import KEY
 from scheduler.backends.slurm import shared
 from scheduler.models import KubernetesRun
 
@@ -59,11 +60,13 @@ class Looking(Orders):
         self._again = {}
         found = self._look(rows, pods, now)
         known = {row.attempt_key for row in rows}
-        unknown = sorted(key for key, there in pods.items() if key not in known and any(_goes_on(pod) for pod in there.values()))
+        unknown = sorted(
+            key for key, there in pods.items() if key not in known and any(_goes_on(pod) for pod in there.values()) and KEY.fullmatch(key)
+        )
         over = set(KubernetesRun.objects.filter(attempt_key__in=unknown, forgotten_at__isnull=False).values_list("attempt_key", flat=True))
         for key in over:
             self._kill_again(key, pods[key].values(), now)
-        found += [SeenRun(key, 0, RunState.RUNNING, ()) for key in unknown if key not in over and key]
+        found += [SeenRun(key, 0, RunState.RUNNING, ()) for key in unknown if key not in over]
         return tuple(sorted(found, key=lambda run: run.key))
 
     def news(self, *, now: datetime) -> tuple[SeenRun, ...]:

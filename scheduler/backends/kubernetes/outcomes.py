@@ -64,7 +64,7 @@ def _told(pod: Pod, worker: str, node: str, *, is_ending: bool) -> tuple[int | N
         return (0 if code is None else code), "", False, None
     message = pod.message or pod.disrupted_message
     if pod.reason == "UnexpectedAdmissionError":
-        return None, f"{node} refused {worker}: {message}", True, ("devices", message[:200])
+        return None, f"{node} refused {worker}: {message}", True, ("devices", message)
     if pod.reason.startswith("OutOf") or pod.reason in ("NodeAffinity", "NodePorts"):
         return None, f"{node} had no room for {worker}: {message or pod.reason}", True, None
     if pod.reason == "Evicted" and any(words in message for words in OWN_USE):
@@ -103,18 +103,18 @@ def gone(pod: str) -> End:
 def waits_for(pod: Pod) -> str:
     """What keeps a pod from its start, as Kubernetes says it; empty: nothing that it says."""
     if pod.unschedulable:
-        return pod.unschedulable[:200]
-    return f"{pod.waiting}: {pod.waiting_message[:200]}" if pod.waiting and pod.waiting_message else pod.waiting
+        return pod.unschedulable
+    return f"{pod.waiting}: {pod.waiting_message}" if pod.waiting and pod.waiting_message else pod.waiting
 
 
 def stuck(pod: Pod, worker: str, node: str, released: datetime, now: datetime) -> End | None:
     """Why a pod is not waited for any more."""
     for_so_long = now - released
     if pod.unschedulable and for_so_long >= AGREED:
-        return End(None, f"Kubernetes found no room for {worker} on {node}: {pod.unschedulable[:200]}", lost=True)
+        return End(None, f"Kubernetes found no room for {worker} on {node}: {pod.unschedulable}", lost=True)
     image_fails = pod.waiting in NEVER_PULLED or (pod.waiting in NOT_PULLED and for_so_long >= PULLED_FOR)
     if image_fails:
-        return End(None, f"The image of {worker} cannot be pulled on {node} ({pod.waiting}): {pod.waiting_message[:200]}")
+        return End(None, f"The image of {worker} cannot be pulled on {node} ({pod.waiting}): {pod.waiting_message}")
     if pod.waiting in NOT_MADE and for_so_long >= MADE_FOR:
-        return End(None, f"{worker} cannot be started on {node} ({pod.waiting}): {pod.waiting_message[:200]}")
+        return End(None, f"{worker} cannot be started on {node} ({pod.waiting}): {pod.waiting_message}")
     return None

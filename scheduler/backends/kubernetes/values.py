@@ -13,6 +13,7 @@ CONSOLE, RUN, ROLE, INDEX = "gpufleet/console", "gpufleet/run", "gpufleet/role",
 SEQUENCE, OWNER, QUEUE = "gpufleet/sequence", "gpufleet/owner", "gpufleet/queue"  # annotations
 GATE = "gpufleet/gang"  # of pods that wait until all of their gang are there
 CONTAINER = "worker"
+LONGEST = 200  # characters of what Kubernetes says to people
 QUANTITY = re.compile(r"([+-]?[0-9]+(?:\.[0-9]+)?)(?:[eE]([+-]?[0-9]+)|(m|k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?)")
 UNITS = {None: 1.0, "m": 0.001, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15} | {
     f"{letter}i": 1024.0**power for power, letter in enumerate("KMGTP", 1)
@@ -124,22 +125,22 @@ def pod_of(found: Mapping[str, Any]) -> Pod:
         node=str(spec.get("nodeName") or ""),
         phase=str(status.get("phase") or "Pending"),
         reason=str(status.get("reason") or ""),
-        message=str(status.get("message") or ""),
+        message=str(status.get("message") or "")[:LONGEST],
         gated=bool(spec.get("schedulingGates")),
         deleting_since=moment_of(meta.get("deletionTimestamp")),
         has_deadline=spec.get("activeDeadlineSeconds") is not None,
         made_at=moment_of(meta.get("creationTimestamp")),
         scheduled_at=moment_of(scheduled.get("lastTransitionTime")) if scheduled.get("status") == "True" else None,
-        unschedulable=str(scheduled.get("message") or "Unschedulable") if stuck else "",
+        unschedulable=str(scheduled.get("message") or "Unschedulable")[:LONGEST] if stuck else "",
         waiting=str(waiting.get("reason") or ""),
-        waiting_message=str(waiting.get("message") or ""),
+        waiting_message=str(waiting.get("message") or "")[:LONGEST],
         started_at=moment_of(running.get("startedAt") or ended.get("startedAt")),
         exit_code=ended.get("exitCode") if isinstance(ended.get("exitCode"), int) else None,
         exit_reason=str(ended.get("reason") or ""),
-        exit_message=str(ended.get("message") or "")[:300],
+        exit_message=str(ended.get("message") or "")[:LONGEST],
         ended_at=moment_of(ended.get("finishedAt")),
         disrupted=str(disrupted.get("reason") or "") if is_disrupted else "",
-        disrupted_message=str(disrupted.get("message") or "") if is_disrupted else "",
+        disrupted_message=str(disrupted.get("message") or "")[:LONGEST] if is_disrupted else "",
         ready=ready.get("status") == "True",
         ready_at=moment_of(ready.get("lastTransitionTime")),
         version=str(meta.get("resourceVersion") or ""),

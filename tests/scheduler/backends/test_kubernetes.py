@@ -158,6 +158,17 @@ def test_pods_of_others_are_left_alone(k8s):
     assert [run.key for run in k8s.backend.observe(now=now())] == ["j-1.1"]
 
 
+def test_a_pod_with_this_consoles_label_and_no_name_of_a_run_is_passed_over(k8s):
+    """Anybody who may create pods in the namespace can label them so."""
+    spec = {"restartPolicy": "Never", "containers": [{"name": "worker", "image": "any", "command": ["sleep", "300"]}]}
+    for number, key in enumerate(("x" * 63, "", "..", "a_b-c")):
+        labels = {"gpufleet/console": k8s.settings.tag, "gpufleet/run": key} if key != ".." else {"gpufleet/console": k8s.settings.tag}
+        body = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": f"theirs-{number}", "labels": labels}, "spec": spec}
+        k8s.api.admin.create("/api/v1/namespaces/gpufleet/pods", body)
+
+    assert [run.key for run in k8s.backend.observe(now=now())] == ["a_b-c"]
+
+
 def test_a_pod_of_this_console_that_nobody_knows_is_told_and_can_be_ended(k8s):
     k8s.start(on=[seat(0, "gpu001")], launch=shell("exec sleep 300"))
     k8s.until(RunState.RUNNING)
