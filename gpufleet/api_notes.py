@@ -70,7 +70,7 @@ _BY_SCOPES: dict[tuple[str, ...], str] = {
         "gpu_geometry gpu_geometry_delete gpu_health node_health node_boundaries nodes_drain_write planned_health_delete node_spare pause resume "
         "cluster_give_up_write cluster_remove_write "
         "cluster_slurm cluster_slurm_put cluster_slurm_types cluster_slurm_import cluster_slurm_every cluster_local_add "
-        "cluster_kubernetes cluster_kubernetes_put cluster_kubernetes_import "
+        "cluster_kubernetes cluster_kubernetes_put cluster_kubernetes_import cluster_kubernetes_every "
         "cluster_outside inventory_discovery inventory_preview inventory_import inventory_apply"
         " health_rule_create health_rule_try health_rule_change health_rule_delete health_limits_change alert_rule_make alert_rule_update"
         " cluster_outside power_cap_make power_cap_update power_cap_delete power_rating"

@@ -164,6 +164,7 @@ urlpatterns = [
     path("inventory/cluster/local/", connecting.cluster_add_local, name="cluster_add_local"),
     path("inventory/cluster/kubernetes/", connecting.cluster_add_kubernetes, name="cluster_add_kubernetes"),
     path("inventory/kubernetes/<slug:name>/", connecting.kubernetes_import_page, name="kubernetes_import"),
+    path("inventory/kubernetes/<slug:name>/every/", connecting.kubernetes_every_page, name="kubernetes_every"),
     path("inventory/slurm/", requires(Can.OPERATE, everywhere=True)(_slurm_connect)),
     path("inventory/slurm/<slug:name>/", connecting.slurm_import_page, name="slurm_import"),
     path("inventory/slurm/<slug:name>/every/", connecting.slurm_every_page, name="slurm_every"),

@@ -153,7 +153,11 @@ UNSAID = [
         "what_if_make", "nodes.*|queue|change|", "Which nodes, quotas and drafts there are, each node named once, and something differs from today."
     ),
     Unsaid("trace_make", "files.*|nodes.*|limit|title", "The texts are files of their own, which name nodes or need some; a title has words."),
-    Unsaid("cluster_kubernetes_put", ".*|", "Which contexts this machine offers, which paths are absolute, and which steps fail."),
+    Unsaid(
+        "cluster_kubernetes_.*",
+        ".*|",
+        "Which clusters there are, which contexts this machine offers, which paths are absolute, and which steps fail.",
+    ),
     Unsaid("cluster_slurm_.*|cluster_local_add", ".*|", "Which clusters there are, what their Slurm has, and which steps fail on this machine."),
     Unsaid("home_order_put", "columns", "Each part of the page once, in two columns."),
     Unsaid("inventory_discovery", "cluster|", "Which clusters there are."),

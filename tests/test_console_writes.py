@@ -63,6 +63,7 @@ WRITES = {
     "cluster_add_local": "POST clusters/{name}/local",
     "cluster_add_kubernetes": "PUT clusters/{name}/kubernetes",
     "kubernetes_import": "POST clusters/{name}/kubernetes/imports",
+    "kubernetes_every": "PUT clusters/{name}/kubernetes/every",
     "slurm_import": "POST clusters/{name}/slurm/imports",
     "slurm_every": "PUT clusters/{name}/slurm/every",
     "slurm_accounts": "POST clusters/{name}/slurm/accounts",

@@ -41,6 +41,8 @@ def checks_of(name: str) -> dict[str, Check]:
 def _of_kubernetes(row: KubernetesCluster) -> dict[str, Check]:
     steps = [step for step in kubernetes_check(kubernetes_settings(row), kubeconfig=settings.KUBECONFIG) if step.tried]
     checks: dict[str, Check] = {step.name: partial(iter, step.findings) for step in steps}
+    if row.import_minutes:
+        checks["periodic import"] = partial(_imports, row)
     if "nodes" in checks:
         checks["health of nodes"] = partial(_nodes_of_kubernetes, row)
     return checks
@@ -63,15 +65,16 @@ def _unknown(name: str) -> Iterator[Finding]:
     )
 
 
-def _imports(row: SlurmCluster) -> Iterator[Finding]:
+def _imports(row: SlurmCluster | KubernetesCluster) -> Iterator[Finding]:
+    name = "Slurm" if isinstance(row, SlurmCluster) else "Kubernetes"
     if row.import_fault:
         told = f"The last import of {row.cluster.name} failed: {row.import_fault}"
-        yield Finding(told, "The inventory may lag behind Slurm.", "Import it by hand: gpufleet inventory slurm.")
+        yield Finding(told, f"The inventory may lag behind {name}.", f"Import it by hand: gpufleet inventory {name.lower()}.")
     if (waits := row.import_waits) is not None and waits.applied_at is None:
         yield Finding(
             f"Changes of {row.cluster.name} wait for an operator (preview {waits.public_id}).",
             "They move nodes, or change GPUs or how they are split.",
-            "Look at the preview and apply it: the page of the cluster, Import from Slurm.",
+            f"Look at the preview and apply it: the page of the cluster, Import from {name}.",
             note=True,
         )
 

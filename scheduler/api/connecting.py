@@ -18,7 +18,7 @@ from gpufleet.web import Can, access_of
 from scheduler.api.imports import PreviewOut, previewed
 from scheduler.api.lists import answered
 from scheduler.backends.base import BackendError
-from scheduler.models import SlurmCluster
+from scheduler.models import KubernetesCluster, SlurmCluster
 from scheduler.selectors.clusters import cluster_for, kubernetes_for, slurm_for
 from scheduler.services.hardware import kubernetes
 from scheduler.services.hardware.checks import Step, StepsFailed
@@ -171,6 +171,10 @@ class KubernetesOut(Schema):
     mount: str = Field(description="Where pods see the volume.")
     folder: str = Field(description="Where the console sees the same volume; empty: it does not.")
     changed_at: datetime = Field(description="When the connection was changed last.")
+    import_minutes: int = Field(description="Its nodes are imported so often by themselves; 0: never.")
+    imported_at: datetime | None = Field(description="When that was done last.")
+    import_fault: str = Field(description="Why the last of these imports changed nothing.")
+    import_waits: str | None = Field(description="Id of an import that an operator is to look at.")
 
 
 class LocalOut(PreviewOut):
@@ -256,8 +260,7 @@ def cluster_slurm_accounts(request: HttpRequest, name: str, body: AccountsIn, as
 
 @router.get("/clusters/{name}/kubernetes", response=KubernetesOut, url_name="cluster_kubernetes", summary="How a Kubernetes cluster is reached")
 def cluster_kubernetes(request: HttpRequest, name: str) -> HttpResponse:
-    row = kubernetes_for(access_of(request), name)
-    return answered({"name": row.cluster.name, "changed_at": row.changed_at, **{field: getattr(row, field) for field in kubernetes.KEPT}})
+    return answered(_kubernetes(kubernetes_for(access_of(request), name)))
 
 
 @router.put(
@@ -300,6 +303,20 @@ def cluster_kubernetes_import(request: HttpRequest, name: str) -> HttpResponse:
     return answered(previewed(preview))
 
 
+@router.put(
+    "/clusters/{name}/kubernetes/every",
+    response=KubernetesOut,
+    url_name="cluster_kubernetes_every",
+    summary="Import a Kubernetes cluster by itself",
+)
+def cluster_kubernetes_every(request: HttpRequest, name: str, body: EveryIn) -> HttpResponse:
+    """What is safe is applied, and anything else is kept as a preview for an operator."""
+    access = access_of(request)
+    kubernetes_for(access, name)
+    import_every(access=access, cluster=name, minutes=body.minutes, now=now())
+    return answered(_kubernetes(kubernetes_for(access, name)))
+
+
 @router.post("/clusters/{name}/local", response=LocalOut, url_name="cluster_local", summary="Add the console's own machine")
 def cluster_local_add(request: HttpRequest, name: str, asked: Query[TryQuery]) -> HttpResponse:
     """Each step of the way of a local job is tried first; when one fails the answer is 422. The machine is previewed, and
@@ -320,6 +337,12 @@ def _slurm(row: SlurmCluster) -> dict[str, Any]:
     kept = ("folder", "user", "partition", "account", "rest_url", "node_logs", "former_folders", "changed_at", "import_minutes", "imported_at")
     waits = row.import_waits.public_id if row.import_waits is not None else None
     return {"name": row.cluster.name, **{field: getattr(row, field) for field in kept}, "import_fault": row.import_fault, "import_waits": waits}
+
+
+def _kubernetes(row: KubernetesCluster) -> dict[str, Any]:
+    kept = (*kubernetes.KEPT, "changed_at", "import_minutes", "imported_at", "import_fault")
+    waits = row.import_waits.public_id if row.import_waits is not None else None
+    return {"name": row.cluster.name, **{field: getattr(row, field) for field in kept}, "import_waits": waits}
 
 
 def _steps(steps: list[Step]) -> dict[str, Any]:

@@ -27,6 +27,26 @@ class Migration(migrations.Migration):
                 ("folder", models.CharField(blank=True, help_text="Where the console sees the same volume; empty: it does not.", max_length=300)),
                 ("tag", models.CharField(help_text="Marks this console's pods.", max_length=16, unique=True)),
                 ("changed_at", gpufleet.core.times.MomentField(default=gpufleet.core.times.now)),
+                (
+                    "import_minutes",
+                    models.PositiveIntegerField(default=0, help_text="Its nodes are imported so often by themselves; 0: never."),
+                ),
+                ("imported_at", gpufleet.core.times.MomentField(blank=True, null=True)),
+                (
+                    "import_fault",
+                    models.CharField(blank=True, help_text="Why the last import by itself changed nothing.", max_length=300),
+                ),
+                (
+                    "import_waits",
+                    models.ForeignKey(
+                        blank=True,
+                        help_text="A preview that an operator is to look at.",
+                        null=True,
+                        on_delete=django.db.models.deletion.SET_NULL,
+                        related_name="+",
+                        to="scheduler.inventoryimport",
+                    ),
+                ),
                 ("cluster", models.OneToOneField(on_delete=django.db.models.deletion.CASCADE, related_name="kubernetes", to="scheduler.cluster")),
             ],
             options={"db_table": "kubernetes_cluster"},

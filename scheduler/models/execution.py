@@ -205,6 +205,17 @@ class KubernetesCluster(models.Model):
     folder = models.CharField(max_length=300, blank=True, help_text="Where the console sees the same volume; empty: it does not.")
     tag = models.CharField(max_length=16, unique=True, help_text="Marks this console's pods.")
     changed_at = MomentField(default=now)
+    import_minutes = models.PositiveIntegerField(default=0, help_text="Its nodes are imported so often by themselves; 0: never.")
+    imported_at = MomentField(null=True, blank=True)
+    import_fault = models.CharField(max_length=300, blank=True, help_text="Why the last import by itself changed nothing.")
+    import_waits = models.ForeignKey(
+        InventoryImport,
+        null=True,
+        blank=True,
+        on_delete=models.SET_NULL,
+        related_name="+",
+        help_text="A preview that an operator is to look at.",
+    )
 
     class Meta:
         db_table = "kubernetes_cluster"

@@ -147,7 +147,7 @@ def slurm_for(access: Access, name: str) -> SlurmCluster:
 def kubernetes_for(access: Access, name: str) -> KubernetesCluster:
     """How the Kubernetes of a cluster is reached, for those who operate it."""
     access.must_everywhere(Can.OPERATE)
-    row = KubernetesCluster.objects.select_related("cluster").filter(cluster=cluster_for(access, name)).first()
+    row = KubernetesCluster.objects.select_related("cluster", "import_waits").filter(cluster=cluster_for(access, name)).first()
     if row is None:
         raise Missing(f"{name} is not connected to Kubernetes.")
     return row

@@ -189,6 +189,16 @@ def slurm_import_page(request: HttpRequest, name: str) -> HttpResponse:
 @requires(Can.OPERATE, everywhere=True)
 def slurm_every_page(request: HttpRequest, name: str) -> HttpResponse:
     """How often a cluster is imported by itself."""
+    return _every(request, name, "slurm_import")
+
+
+@require_POST
+@requires(Can.OPERATE, everywhere=True)
+def kubernetes_every_page(request: HttpRequest, name: str) -> HttpResponse:
+    return _every(request, name, "kubernetes_import")
+
+
+def _every(request: HttpRequest, name: str, page: str) -> HttpResponse:
     cluster_for(access_of(request), name)
     text = request.POST.get("minutes", "")
     try:
@@ -198,7 +208,7 @@ def slurm_every_page(request: HttpRequest, name: str) -> HttpResponse:
         messages.error(request, " ".join(fault.messages))
     else:
         messages.success(request, f"Imported every {row.import_minutes} minutes." if row.import_minutes else "Not imported by itself.")
-    return redirect("slurm_import", name=name)
+    return redirect(page, name=name)
 
 
 @require_POST

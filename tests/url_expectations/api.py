@@ -131,6 +131,14 @@ API = [
         tokens=OPERATING,
     ),
     Expect(
+        "PUT",
+        "api/v1/clusters/<name>/kubernetes/every",
+        OPERATES,
+        lambda w: {"name": w.kubernetes.name},
+        data=lambda w: {"minutes": 30},
+        tokens=OPERATING,
+    ),
+    Expect(
         "POST",
         "api/v1/clusters/<name>/local",
         OPERATES,

@@ -487,6 +487,7 @@ PAGES = [
     Expect(
         "POST", "inventory/kubernetes/<slug:name>/", OPERATES, lambda w: {"name": w.kubernetes.name}, silent="A look at Kubernetes changes nothing."
     ),
+    Expect("POST", "inventory/kubernetes/<slug:name>/every/", OPERATES, lambda w: {"name": w.kubernetes.name}, data=lambda w: {"minutes": 30}),
     Expect("GET", "inventory/slurm/", OPERATES, lands=(302,)),
     Expect("GET", "inventory/slurm/<slug:name>/", OPERATES, lambda w: {"name": w.slurm.name}),
     Expect("POST", "inventory/slurm/<slug:name>/", OPERATES, lambda w: {"name": w.slurm.name}, silent="A look at Slurm changes nothing."),

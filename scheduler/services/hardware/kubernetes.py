@@ -139,7 +139,7 @@ def kubernetes_asked(cluster: str, given: Mapping[str, Any]) -> Settings:
 
 
 def kubernetes_row(cluster: str) -> KubernetesCluster:
-    row = KubernetesCluster.objects.select_related("cluster").filter(cluster__name=cluster).first()
+    row = KubernetesCluster.objects.select_related("cluster", "import_waits").filter(cluster__name=cluster).first()
     if row is None:
         raise ValidationError({"cluster": f"Cluster {cluster} is not connected to Kubernetes."})
     return row

@@ -112,6 +112,7 @@ def cluster_remove(*, access: Access, cluster: Cluster, reason: str, confirm: st
         OutsideJob.objects.filter(cluster=row, until__isnull=True, since__lte=at).update(until=at)
         Order.objects.filter(cluster=row, done_at__isnull=True).update(done_at=at, fault=f"Cluster {row.name} was removed.")
         SlurmCluster.objects.filter(cluster=row).update(import_minutes=0, import_waits=None)
+        KubernetesCluster.objects.filter(cluster=row).update(import_minutes=0, import_waits=None)
         row.removed_at, row.silent_since = at, None
         row.save(update_fields=["removed_at", "silent_since"])
         silence_follow(at=at)

@@ -1,43 +1,50 @@
-"""Imports of Slurm clusters by themselves: what is safe is applied, anything else is kept as a preview for an operator."""
+"""Imports of clusters on Slurm and Kubernetes by themselves: what is safe is applied, all else is kept as a preview for an operator."""
 
 import logging
 from datetime import datetime, timedelta
+from itertools import chain
+from typing import Any
 
 from django.core.exceptions import ValidationError
 from django.db import transaction
+from django.db.models import QuerySet
 
 from gpufleet.core.audit import SYSTEM, audit_record
 from gpufleet.core.faults import Conflict
 from quotas.permissions import Access, Can, Grant
 from scheduler.backends.base import BackendError
 from scheduler.hardware.slurm import UnknownType
+from scheduler.imports.documents import Unreadable
 from scheduler.imports.plan import Change, Plan
-from scheduler.models import Cluster, InventoryImport, SlurmCluster
+from scheduler.models import Cluster, InventoryImport, KubernetesCluster, SlurmCluster
 from scheduler.services.hardware.imports import import_apply, import_plan, import_preview
+from scheduler.services.hardware.kubernetes import kubernetes_document
 from scheduler.services.hardware.slurm import slurm_document, slurm_row
 
 log = logging.getLogger(__name__)
 ITSELF = Access(SYSTEM, (Grant("", frozenset({Can.OPERATE})),))
+Connection = SlurmCluster | KubernetesCluster
 LEAST_MINUTES, MOST_MINUTES = 5, 7 * 24 * 60
-# Slurm enforces these whatever the inventory says: with other figures the scheduler would plan what Slurm never starts.
+# Slurm and Kubernetes enforce these whatever the inventory says: with other figures the scheduler would plan what Slurm never starts.
 FOLLOWED = frozenset({"cpus", "host_memory_mib", "labels"})
 FAULT_LENGTH = 300
 
 
-def import_every(*, access: Access, cluster: str, minutes: int, now: datetime) -> SlurmCluster:
+def import_every(*, access: Access, cluster: str, minutes: int, now: datetime) -> Connection:
     """Import a cluster by itself so often; 0: never."""
     access.must_everywhere(Can.OPERATE)
     if minutes and not LEAST_MINUTES <= minutes <= MOST_MINUTES:
         raise ValidationError({"minutes": f"State 0, or {LEAST_MINUTES} to {MOST_MINUTES} minutes."})
     with transaction.atomic():
-        row = SlurmCluster.objects.select_for_update().get(pk=slurm_row(cluster).pk)
+        found = KubernetesCluster.objects.select_related("cluster").filter(cluster__name=cluster).first() or slurm_row(cluster)
+        row = _rows(found).select_for_update().get(pk=found.pk)
         before, row.import_minutes = row.import_minutes, minutes
         if before != minutes:
             row.imported_at, row.import_fault, row.import_waits = None, "", None
             row.save(update_fields=["import_minutes", "imported_at", "import_fault", "import_waits"])
             audit_record(
                 actor=access.actor,
-                action="slurm.import_every",
+                action=f"{row.cluster.backend}.import_every",
                 kind="cluster",
                 object_id=row.cluster.public_id,
                 before={"import_minutes": before},
@@ -49,27 +56,38 @@ def import_every(*, access: Access, cluster: str, minutes: int, now: datetime) -
 def imports_turn(*, now: datetime) -> int:
     """Import the clusters that are due. Returns of how many something was applied. A doubled call finds that they were begun."""
     applied = 0
-    due = SlurmCluster.objects.filter(import_minutes__gt=0, cluster__removed_at__isnull=True)
-    for row in due.select_related("cluster").order_by("cluster_id"):
+    for row in chain(_due(SlurmCluster), _due(KubernetesCluster)):
         last = row.imported_at
         if last is not None and timedelta() <= now - last < timedelta(minutes=row.import_minutes):
             continue
-        if not SlurmCluster.objects.filter(pk=row.pk, imported_at=last, import_minutes=row.import_minutes).update(imported_at=now):
+        if not _rows(row).filter(pk=row.pk, imported_at=last, import_minutes=row.import_minutes).update(imported_at=now):
             continue
         fault, waits, done = "", None, False
         try:
-            waits, done = _import(row.cluster.name, now)
-        except (BackendError, UnknownType, ValidationError, Conflict) as told:
+            waits, done = _import(row, now)
+        except (BackendError, UnknownType, Unreadable, ValidationError, Conflict) as told:
             fault = " ".join(told.messages) if isinstance(told, ValidationError) else str(told)
             log.warning("%s was not imported by itself: %s", row.cluster.name, fault)
-        SlurmCluster.objects.filter(pk=row.pk).update(import_fault=fault[:FAULT_LENGTH], import_waits=waits)
+        _rows(row).filter(pk=row.pk).update(import_fault=fault[:FAULT_LENGTH], import_waits=waits)
         applied += done
     return applied
 
 
-def _import(cluster: str, now: datetime) -> tuple[InventoryImport | None, bool]:
+def _rows(row: Connection) -> QuerySet[Any]:
+    return type(row).objects.all()
+
+
+def _due(kind: type[SlurmCluster] | type[KubernetesCluster]) -> QuerySet[Any]:
+    return kind.objects.filter(import_minutes__gt=0, cluster__removed_at__isnull=True).select_related("cluster").order_by("cluster_id")
+
+
+def _import(row: Connection, now: datetime) -> tuple[InventoryImport | None, bool]:
     """The preview that is to be looked at, if any, and whether one was applied."""
-    text, source = slurm_document(cluster=cluster, types={}), f"Slurm of {cluster}, by itself"
+    cluster = row.cluster.name
+    if isinstance(row, KubernetesCluster):
+        text, source = kubernetes_document(cluster=cluster), f"Kubernetes of {cluster}, by itself"
+    else:
+        text, source = slurm_document(cluster=cluster, types={}), f"Slurm of {cluster}, by itself"
     plan = import_plan(text=text, form="yaml", remove_missing=False)
     if plan.faults:
         raise ValidationError("; ".join(fault.message for fault in plan.faults[:3]))

@@ -13,6 +13,7 @@ from gpufleet.core.times import now
 from scheduler.backends.registry import backend_for, runs_images, shares
 from scheduler.models import Cluster, Gpu, Health, KubernetesCluster, Node, OutsideJob, OutsideSeat
 from scheduler.services.hardware.kubernetes_nodes import kubernetes_nodes_reconcile
+from scheduler.services.hardware.slurm_imports import imports_turn
 from tests import builders
 from tests.scheduler.backends.kubernetes_site import NODES
 
@@ -26,7 +27,8 @@ def offered(k8s_api, settings, tmp_path):
     settings.DATA_DIR = tmp_path
     yield k8s_api
     for name in NODES:
-        k8s_api.admin.patch(f"/api/v1/nodes/{name}", {"spec": {"unschedulable": None}})
+        product = {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"}
+        k8s_api.admin.patch(f"/api/v1/nodes/{name}", {"metadata": {"labels": product}, "spec": {"unschedulable": None}})
     k8s_api.clear()
 
 
@@ -140,6 +142,29 @@ def test_the_doctor_tries_the_same_steps(offered):
     call_command("doctor", "--cluster", "k8s", stdout=out)
 
     assert out.getvalue() == "9 checks, no findings.\n"
+
+
+def test_it_is_imported_by_itself_once_somebody_asks_for_it(offered, personas):
+    connect()
+    run("kubernetes", "--cluster", "k8s", "--apply")
+    moment = now()
+    assert imports_turn(now=moment) == 0
+    assert "every 30 minutes" in run("kubernetes", "--cluster", "k8s", "--every", "30")
+    Node.objects.filter(name="gpu001").update(cpus=4)
+
+    assert imports_turn(now=moment + timedelta(minutes=1)) == 1
+    assert Node.objects.get(name="gpu001").cpus == 16
+    assert imports_turn(now=moment + timedelta(minutes=2)) == 0, "not due yet"
+
+    product = {"metadata": {"labels": {"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-80GB"}}}
+    offered.admin.patch("/api/v1/nodes/gpu001", product)
+    assert imports_turn(now=moment + timedelta(minutes=40)) == 0
+    row = KubernetesCluster.objects.get()
+    assert row.import_waits is not None
+    page = personas.client("operator").get("/inventory/kubernetes/k8s/")
+    assert row.import_waits.public_id.encode() in page.content
+    personas.client("operator").post("/inventory/kubernetes/k8s/every/", {"minutes": "0"})
+    assert KubernetesCluster.objects.get().import_minutes == 0
 
 
 def test_nodes_that_are_cordoned_or_not_ready_are_followed_both_ways(offered):

@@ -76,6 +76,7 @@ class Command(BaseCommand):
         live = actions.add_parser("kubernetes", help="from a Kubernetes cluster that is connected: nodes and their GPUs")
         live.add_argument("--cluster", required=True)
         live.add_argument("--remove-missing", action="store_true", help="take out of the fleet what Kubernetes no longer has and nothing runs on")
+        live.add_argument("--every", type=int, metavar="MINUTES", help="from now on import it by itself so often; 0: never")
         live.add_argument("--print", action="store_true", help="only print what was found, as a file for an import elsewhere")
         accounts = actions.add_parser("slurm-accounts", help="show what accounts of a Slurm cluster would change of the quotas")
         accounts.add_argument("--cluster", required=True)
@@ -186,6 +187,7 @@ class Command(BaseCommand):
         self.stdout.write(f"Connected. Import its nodes with: gpufleet inventory kubernetes --cluster {options['cluster']}")
 
     def _kubernetes(self, options: dict[str, Any]) -> tuple[str, str, str]:
+        self._every(options)
         try:
             text = kubernetes.kubernetes_document(cluster=options["cluster"])
         except ValidationError as fault:
@@ -202,13 +204,17 @@ class Command(BaseCommand):
             for finding in filter(lambda one: one.do, step.findings):
                 self.stdout.write(f"{'':32}{finding.do}")
 
+    def _every(self, options: dict[str, Any]) -> None:
+        if options["every"] is None:
+            return
+        try:
+            row = import_every(access=command_line_access(), cluster=options["cluster"], minutes=options["every"], now=now())
+        except ValidationError as fault:
+            raise CommandError("\n".join(fault.messages), returncode=2) from fault
+        self.stdout.write(f"Imported by itself every {row.import_minutes} minutes." if row.import_minutes else "Not imported by itself.")
+
     def _slurm(self, options: dict[str, Any]) -> tuple[str, str, str]:
-        if options["every"] is not None:
-            try:
-                row = import_every(access=command_line_access(), cluster=options["cluster"], minutes=options["every"], now=now())
-            except ValidationError as fault:
-                raise CommandError("\n".join(fault.messages), returncode=2) from fault
-            self.stdout.write(f"Imported by itself every {row.import_minutes} minutes." if row.import_minutes else "Not imported by itself.")
+        self._every(options)
         types = {}
         for word in options["gpu_type"]:
             gres, equals, known = word.partition("=")
