@@ -23,7 +23,7 @@ from scheduler.models import KubernetesRun
 
 log = logging.getLogger(__name__)
 KILLED_AGAIN = timedelta(seconds=10)
-LATE = timedelta(seconds=60)  # so long a pod may be deleted without a word of its node, before that is asked for
+LATE = timedelta(seconds=20)  # so long a pod may be deleted without a word of its node, before that is asked for
 NODES_FOR = 20.0  # seconds that what is known of such a node is used
 TIMED_EACH = timedelta(seconds=5)  # a run of which something is due by itself is looked at again
 
@@ -123,7 +123,7 @@ class Looking(Orders):
                 continue
             if seen.state == RunState.ENDED:
                 self._again[run.key] = now  # told until it is forgotten
-            elif run.is_ending or seen.state == RunState.STARTING or run.checkpoints:
+            elif run.is_ending or seen.state == RunState.STARTING or run.checkpoints or any(pod.deleting_since for pod in there.values()):
                 self._again[run.key] = now + (timedelta(seconds=1) if run.checkpoints else TIMED_EACH)
             found.append(seen)
         return found
