@@ -10,6 +10,7 @@ from django.db import connection
 from gpufleet.core.models import Change, Feed, Sequence
 from gpufleet.core.times import now
 from gpufleet.doctor import Finding, Report, examine, some
+from gpufleet.doctor.records import public_ids_are_below_the_counter
 from quotas.models import CostMail, CostMailing
 from scheduler.models import Happening, JobState, Notice, Schedule, Sending
 from tests import builders
@@ -100,6 +101,22 @@ def feed_behind():
 def counter_behind():
     builders.job()
     Sequence.objects.filter(name="public").update(last=0)
+
+
+@pytest.mark.django_db
+def test_ids_that_are_given_while_the_doctor_looks_are_no_finding():
+    builders.job()
+    made = []
+
+    def meanwhile(execute, sql, params, many, context):
+        found = execute(sql, params, many, context)
+        if 'FROM "sequence"' in sql and not made:
+            made.append(True)
+            made.append(builders.job())
+        return found
+
+    with connection.execute_wrapper(meanwhile):
+        assert [*public_ids_are_below_the_counter()] == []
 
 
 def path_wrong():
