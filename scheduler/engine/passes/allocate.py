@@ -207,10 +207,10 @@ def _look(cycle: Cycle, work: Work, quota_type: int) -> Look:
 
 def fit_any(cycle: Cycle, work: Work, quota_type: int, banned: int) -> tuple[Seat, ...] | None:
     for view in cycle.fleet.views():
-        mark = cycle.cluster.mark()
+        mark = cycle.cluster.mark() if work.evicted else None  # nobody else can stand in a circle
         seats = fit(cycle, work, quota_type, view, banned)
         if seats is not None:
-            if not cycle.cluster.in_a_circle(work, seats):
+            if mark is None or not cycle.cluster.in_a_circle(work, seats):
                 return seats
             cycle.cluster.undo(mark)
     return None

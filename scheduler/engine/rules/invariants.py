@@ -6,7 +6,7 @@ from copy import copy
 
 from ..model.mig import Instance, board_of, layout_faults
 from ..state.cluster import Cluster
-from ..state.fleet import Part, Seat, bits_of
+from ..state.fleet import Part, Seat, bits_of, on_gpus
 from ..state.grid import Grid
 from ..state.planning import Cycle
 from ..state.tree import Tree
@@ -139,8 +139,7 @@ def _whole_gang(work: Work, grid: Grid) -> None:
         if seat in first:
             continue
         node = grid.nodes[seat.node]
-        mask = seat.mask | sum({1 << part.gpu for part in seat.parts})
-        if mask & ~grid.usable[seat.node] or node.health in ("down", "draining"):
+        if on_gpus(seat) & ~grid.usable[seat.node] or node.health in ("down", "draining"):
             raise InvariantBroken(f"{work.job.name} was placed on {node.name}, which is not healthy", work.job.name)
         if not seat.parts and seat.mask.bit_count() != work.kind.roles[seat.role].gpus:
             raise InvariantBroken(f"{work.job.name} got {seat.mask.bit_count()} GPUs for a worker", work.job.name)

@@ -280,7 +280,9 @@ class Windows:
 
     def gate(self, cluster: "Charged", work: Work, quota_type: int, milli: int) -> tuple[Reason | None, int]:
         """Why a start now would be in the way of a window, and the nodes it must stay off."""
-        found = [*self._in_the_way(cluster, work, quota_type, milli, self._began(work))] if self.upcoming else []
+        if not self.upcoming:  # mostly
+            return None, 0
+        found = [*self._in_the_way(cluster, work, quota_type, milli, self._began(work))]
         refused = next((self._kept(ahead, region, milli) for ahead, region in found if region.whole), None)
         return refused, 0 if refused else reduce(or_, (span_bits(region.low, region.high) for _, region in found), 0)
 
