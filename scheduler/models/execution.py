@@ -135,7 +135,41 @@ class SimulatedRun(models.Model):
         return self.attempt_key
 
 
-class SlurmCluster(models.Model):
+class ImportedCluster(models.Model):
+    """A cluster whose nodes may be imported by themselves."""
+
+    import_minutes = models.PositiveIntegerField(default=0, help_text="Its nodes are imported so often by themselves; 0: never.")
+    imported_at = MomentField(null=True, blank=True)
+    import_fault = models.CharField(max_length=300, blank=True, help_text="Why the last import by itself changed nothing.")
+    import_waits = models.ForeignKey(
+        InventoryImport,
+        null=True,
+        blank=True,
+        on_delete=models.SET_NULL,
+        related_name="+",
+        help_text="A preview that an operator is to look at.",
+    )
+
+    class Meta:
+        abstract = True
+
+
+class ToldRun(models.Model):
+    """What a back-end remembers of one attempt."""
+
+    attempt_key = models.CharField(max_length=40, unique=True)
+    sequence = models.PositiveIntegerField(default=0)
+    state = models.JSONField(default=dict)
+    forgotten_at = MomentField(null=True, blank=True, help_text="Its end has been written down; the row is only there for its log.")
+
+    class Meta:
+        abstract = True
+
+    def __str__(self) -> str:
+        return self.attempt_key
+
+
+class SlurmCluster(ImportedCluster):
     """How a cluster's Slurm is reached, and what its jobs run as (docs/operate/slurm.md)."""
 
     cluster = models.OneToOneField(Cluster, on_delete=models.CASCADE, related_name="slurm")
@@ -151,17 +185,6 @@ class SlurmCluster(models.Model):
     node_logs = models.CharField(max_length=300, blank=True, help_text="Folder of the nodes for logs; empty: they lie in the shared one.")
     tag = models.CharField(max_length=16, unique=True, help_text="Marks this console's jobs in Slurm.")
     changed_at = MomentField(default=now)
-    import_minutes = models.PositiveIntegerField(default=0, help_text="Its nodes are imported so often by themselves; 0: never.")
-    imported_at = MomentField(null=True, blank=True)
-    import_fault = models.CharField(max_length=300, blank=True, help_text="Why the last import by itself changed nothing.")
-    import_waits = models.ForeignKey(
-        InventoryImport,
-        null=True,
-        blank=True,
-        on_delete=models.SET_NULL,
-        related_name="+",
-        help_text="A preview that an operator is to look at.",
-    )
 
     class Meta:
         db_table = "slurm_cluster"
@@ -170,24 +193,17 @@ class SlurmCluster(models.Model):
         return f"Slurm of {self.cluster_id}"
 
 
-class SlurmRun(models.Model):
+class SlurmRun(ToldRun):
     """What the Slurm back-end remembers of one attempt. It belongs to that back-end alone: nothing else reads or writes it."""
 
     cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="slurm_runs")
-    attempt_key = models.CharField(max_length=40, unique=True)
-    sequence = models.PositiveIntegerField(default=0)
-    state = models.JSONField(default=dict)
-    forgotten_at = MomentField(null=True, blank=True, help_text="Its end has been written down; the row is only there for its log.")
 
     class Meta:
         db_table = "slurm_run"
         indexes = [models.Index(fields=["cluster", "forgotten_at"], name="slurm_run_open")]
 
-    def __str__(self) -> str:
-        return self.attempt_key
 
-
-class KubernetesCluster(models.Model):
+class KubernetesCluster(ImportedCluster):
     """How a cluster's Kubernetes is reached, and what its pods are given (docs/operate/kubernetes.md)."""
 
     cluster = models.OneToOneField(Cluster, on_delete=models.CASCADE, related_name="kubernetes")
@@ -205,17 +221,6 @@ class KubernetesCluster(models.Model):
     folder = models.CharField(max_length=300, blank=True, help_text="Where the console sees the same volume; empty: it does not.")
     tag = models.CharField(max_length=16, unique=True, help_text="Marks this console's pods.")
     changed_at = MomentField(default=now)
-    import_minutes = models.PositiveIntegerField(default=0, help_text="Its nodes are imported so often by themselves; 0: never.")
-    imported_at = MomentField(null=True, blank=True)
-    import_fault = models.CharField(max_length=300, blank=True, help_text="Why the last import by itself changed nothing.")
-    import_waits = models.ForeignKey(
-        InventoryImport,
-        null=True,
-        blank=True,
-        on_delete=models.SET_NULL,
-        related_name="+",
-        help_text="A preview that an operator is to look at.",
-    )
 
     class Meta:
         db_table = "kubernetes_cluster"
@@ -224,18 +229,11 @@ class KubernetesCluster(models.Model):
         return f"Kubernetes of {self.cluster_id}"
 
 
-class KubernetesRun(models.Model):
+class KubernetesRun(ToldRun):
     """What the Kubernetes back-end remembers of one attempt. It belongs to that back-end alone: nothing else reads or writes it."""
 
     cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="kubernetes_runs")
-    attempt_key = models.CharField(max_length=40, unique=True)
-    sequence = models.PositiveIntegerField(default=0)
-    state = models.JSONField(default=dict)
-    forgotten_at = MomentField(null=True, blank=True, help_text="Its end has been written down; the row is only there for its log.")
 
     class Meta:
         db_table = "kubernetes_run"
         indexes = [models.Index(fields=["cluster", "forgotten_at"], name="kubernetes_run_open")]
-
-    def __str__(self) -> str:
-        return self.attempt_key
