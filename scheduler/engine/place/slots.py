@@ -38,17 +38,23 @@ class SlotCounts:
     def __init__(self, grid: Grid, view: View) -> None:
         self.grid = grid
         self.view = view
+        self._read = len(view.notes)
         self._slots: dict[tuple[int, int, int, Eligible], Slots] = {}
         self._parts: dict[tuple[object, ...], Slots] = {}
-        self._fits: dict[tuple[int, int, bool], bool] = {}  # by shape, type and whether suspect nodes serve, as of `_read`
-        self._read = len(view.notes)
+        self._nodes: dict[tuple[str, int, int | None], int] = {}
+        self._useless: dict[tuple[int, int], int] = {}
+        self._fits: dict[tuple[int, int, bool], bool] = {}
+
+    def _fresh(self) -> None:
+        if self._read != len(self.view.notes):
+            self._read = len(self.view.notes)
+            for known in (self._nodes, self._useless, self._fits):
+                known.clear()
 
     def could_fit(self, form: Form, quota_type: int, *, suspect: bool) -> bool:
         """A quick bound: False means that the minimum of a job without workers certainly does not fit."""
+        self._fresh()
         key = (form.shape, quota_type, suspect)
-        if self._read != len(self.view.notes):
-            self._read = len(self.view.notes)
-            self._fits.clear()
         if key not in self._fits:
             self._fits[key] = self._could_fit(form, quota_type, suspect=suspect)
         return self._fits[key]
@@ -71,10 +77,16 @@ class SlotCounts:
 
     def nodes_for(self, role: Role) -> int:
         """The nodes that have room for a worker, as a bit set; of who takes a part of a GPU a bound."""
-        nodes, share = self.view.hosts(role.cpu_milli, role.host_memory_mib), role.share_milli
-        if not role.gpus and share is None:
-            return nodes
-        return nodes & reduce(or_, self.view.by_count()[role.gpus or 1 :], 0 if share is None else self.view.joinable(share))
+        self._fresh()
+        view, host, board = self.view, ("host", role.cpu_milli, role.host_memory_mib), ("board", role.gpus, role.share_milli)
+        if host not in self._nodes:
+            self._nodes[host] = view.hosts(role.cpu_milli, role.host_memory_mib)
+        if not role.gpus and role.share_milli is None:
+            return self._nodes[host]
+        if board not in self._nodes:
+            roomy = reduce(or_, view.by_count()[role.gpus or 1 :], 0)
+            self._nodes[board] = roomy if role.share_milli is None else roomy | view.joinable(role.share_milli)
+        return self._nodes[host] & self._nodes[board]
 
     def sums(self, role: Role, eligible: Eligible, level: int) -> Ints:
         """Workers that there is room for per domain of a level; level -1 is the whole fleet."""
@@ -136,11 +148,17 @@ class SlotCounts:
 
     def useless(self, form: Form, place: int, quota_type: int) -> int:
         """Idle GPUs of a type that jobs of one form can't use, as this role of them decides."""
-        grid, suspect, role = self.grid, form.kind.tolerates_suspect, form.kind.roles[place]
-        idle = self.view.idle if grid.plain else int((self.view.count_np * grid.startable[suspect] * grid.on_type[quota_type]).sum())
-        eligible = form.eligible(place, quota_type, suspect=suspect, spare=False)
-        room = self.sums(role, eligible, form.width)
-        return max(0, idle - role.gpus * int(room[room >= role.least].sum()))
+        self._fresh()
+        known = self._useless.get((form.shape, quota_type))
+        if known is None:
+            grid, suspect, role = self.grid, form.kind.tolerates_suspect, form.kind.roles[place]
+            idle = self.view.idle
+            if not grid.plain:
+                idle = int((self.view.count_np * grid.startable[suspect] * grid.on_type[quota_type]).sum())
+            eligible = form.eligible(place, quota_type, suspect=suspect, spare=False)
+            usable = sum([room for room in self.sums(role, eligible, form.width).tolist() if room >= role.least]) * role.gpus
+            known = self._useless[form.shape, quota_type] = max(0, idle - usable)
+        return known
 
     def most(self, role: Role, eligible: Eligible, level: int) -> int:
         """The most workers that one domain of a level has room for."""
