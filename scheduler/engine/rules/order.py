@@ -49,7 +49,9 @@ class JobOrder:
         """Those of a queue above a class and number."""
         if self.owed:
             return [work for work in queue if work.form.level > level]
-        if queue and queue[-1].form.level > level:
+        if not queue or queue[0].form.level <= level:
+            return []
+        if queue[-1].form.level > level:
             return queue
         return queue[: bisect_left(queue, True, key=lambda work: work.form.level <= level)]
 

@@ -1,6 +1,8 @@
 """When to plan again although nothing has happened."""
 
 from collections.abc import Collection
+from heapq import heappop, heappush
+from itertools import count
 
 from ..rules.times import ends_at
 from ..state.planning import Cycle
@@ -45,6 +47,8 @@ class Leaving:
         self.turn = -1
         self.until: dict[Work, int] = {}  # who is in transit, until an instant that is stated
         self._ends: dict[Work, int] = {}  # 0: not asked yet
+        self._next: list[tuple[int, int, Work]] = []  # the same, the soonest first; who has gone or was asked again since stays until his turn
+        self._serial = count()
         self._stand(works)
 
     @classmethod
@@ -62,13 +66,23 @@ class Leaving:
         return leaving
 
     def _stand(self, works: Collection[Work]) -> None:
-        self._ends.update(dict.fromkeys([work for work in works if work.first_seats], 0))
+        for work in works:
+            if work.first_seats:
+                self._leaves(work, 0)
         self.until.update({work: until for work in works if (until := work.job.run.until) is not None})
+
+    def _leaves(self, work: Work, at: int) -> None:
+        self._ends[work] = at
+        heappush(self._next, (at, next(self._serial), work))
 
     def freed_before(self, instant: int, cycle: Cycle) -> int:
         """Milli-GPU of who is expected to leave before an instant: no place comes free before, as far as anyone knows."""
-        touched = dict.fromkeys(cycle.cluster.journal)
-        due = [work for work, at in self._ends.items() if at < instant and work not in touched]
-        self._ends.update({work: ends_at(cycle, work) for work in due})
-        gone = [work for work in due if self._ends[work] < instant]
+        touched, due = dict.fromkeys(cycle.cluster.journal), dict[Work, int]()
+        while self._next and self._next[0][0] < instant:
+            at, _, work = heappop(self._next)
+            if self._ends.get(work) == at:
+                due[work] = at if work in touched else ends_at(cycle, work)
+        for work, at in due.items():
+            self._leaves(work, at)
+        gone = [work for work, at in due.items() if at < instant and work not in touched]
         return sum(map(most_freed, (*gone, *(work for work in touched if work.seats and ends_at(cycle, work) < instant))))
