@@ -5,6 +5,8 @@ import os
 import re
 import signal
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +19,7 @@ import psycopg
 import pytest
 import yaml
 from celery import Celery
+from psycopg import sql
 from websockets.sync.client import ClientConnection, connect
 
 from tests.servers import PROJECT, Manage, Program, Redis, free_port, wait_until
@@ -206,6 +209,46 @@ def test_a_value_that_the_database_has_not_is_refused_by_the_api(production):
 
 def test_the_doctor_finds_nothing(production):
     wait_until(lambda: production.findings() == [], seconds=60, what="a clean bill of health")
+
+
+def counted(url: str) -> dict[str, tuple[int, object]]:
+    """Rows of each table, and where the counter of its ids stands."""
+    with psycopg.connect(url) as connection:
+        tables = [name for (name,) in connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'public' ORDER BY 1")]
+        rows = {name: connection.execute(sql.SQL("SELECT count(*) FROM {}").format(sql.Identifier(name))).fetchone() for name in tables}
+        counters = dict(connection.execute("SELECT sequencename, last_value FROM pg_sequences").fetchall())
+    return {name: (count[0] if count else 0, counters.get(f"{name}_id_seq")) for name, count in rows.items()}
+
+
+@pytest.mark.parametrize("after", ["rows and tables were lost", "the server was lost"])
+def test_a_dump_as_the_manual_makes_it_brings_everything_back(tmp_path, postgres, migrated_postgres, redis_server, after):
+    dump, restore = re.findall(r"```sh\n(pg_.*?)```", (PROJECT / "docs/operate/production.md").read_text(), re.DOTALL)
+    lost = Production(tmp_path / "data", migrated_postgres(), redis_server)
+    lost.seed()
+    url = lost.manage.env["GPUFLEET_DATABASE_URL"]
+    before = counted(url)
+    bin_folder = tmp_path / "bin"
+    bin_folder.mkdir()
+    (bin_folder / "gpufleet").write_text(f'#!/bin/sh\nexec {sys.executable} {PROJECT}/manage.py "$@"\n')
+    (bin_folder / "gpufleet").chmod(0o755)
+
+    def run(code: str, url: str) -> subprocess.CompletedProcess[str]:
+        env = {**lost.manage.env, "PATH": f"{bin_folder}:{postgres.binaries}:{os.environ['PATH']}", "GPUFLEET_DATABASE_URL": url}
+        return subprocess.run(["sh", "-e", "-c", code], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=300)
+
+    assert run(dump, url).returncode == 0
+    if after == "the server was lost":
+        url = postgres.create_database()
+    else:
+        with psycopg.connect(url) as connection:
+            connection.execute("DELETE FROM scheduler_event")
+            connection.execute("DROP TABLE quotas_ledgerentry CASCADE")
+    told = run(restore.replace("gpufleet doctor", "gpufleet doctor --only database --only records"), url)
+
+    assert told.returncode == 0, told.stdout + told.stderr
+    assert counted(url) == before
+    assert before["scheduler_job"][0] > 50
+    assert before["quotas_ledgerentry"][0] > 50
 
 
 def test_a_web_process_that_is_killed_is_replaced(production):

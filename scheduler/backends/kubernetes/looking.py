@@ -227,13 +227,13 @@ class Looking(Orders):
             self._kill_again(run.key, pods.values(), now)
             return
         if run.stopping:
-            self._ask_to_leave(run, pods)
+            self._ask_pods_to_leave(pods)
             if run.by_itself and now >= datetime.fromisoformat(run.stopping) + timedelta(seconds=run.grace):
                 self._kill_again(run.key, pods.values(), now)
             return
         if seen.why:
             self._note(run, _ends(now, seen))
-            self._ask_to_leave(run, pods)
+            self._ask_pods_to_leave(pods)
 
     def _kill_again(self, key: str, pods: Iterable[Pod], now: datetime) -> None:
         if now - self._killed.get(key, now - KILLED_AGAIN) >= KILLED_AGAIN:

@@ -1,13 +1,13 @@
 """Orders for runs on Kubernetes: pods are made behind a gate and released together; what runs is asked to leave, and ended."""
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from django.db import IntegrityError, transaction
+from django.db import transaction
 
 from scheduler.backends.base import BackendError, BackendRefused, BackendSilent, NotFound, OldCheckpoint, Signal, StartOrder, WorkerSeat
 from scheduler.backends.kubernetes.errors import KubernetesDenied, KubernetesFailed
@@ -47,12 +47,8 @@ class Orders(Site):
                 continue  # `start` meets it again, and says so of this run alone
         if len(fresh) < 2:
             return
-        rows = [KubernetesRun(cluster_id=self.cluster, attempt_key=run.key, sequence=run.sequence, state=state_of(run)) for run, _ in fresh]
-        try:
-            with transaction.atomic():
-                KubernetesRun.objects.bulk_create(rows)
-        except IntegrityError:
-            return  # somebody told us of one of them meanwhile
+        if not self._add_all([run for run, _ in fresh]):
+            return
         for first in range(0, len(fresh), STARTS_A_STEP):
             self._make_some(fresh[first : first + STARTS_A_STEP], now)
 
@@ -200,58 +196,25 @@ class Orders(Site):
             raise NotFound(f"No run {key}.")
 
     def signal(self, *, key: str, sequence: int, signal: Signal, now: datetime) -> None:
-        def change(run: Run) -> None:
-            if signal == Signal.TERMINATE and not run.stopping:
-                run.stopping = now.isoformat()
-
-        def send(run: Run) -> None:
-            if signal == Signal.TERMINATE:
-                self._ask_to_leave(run, self._pods_now(f"{RUN}={run.key}"))
-
-        if not self._tell(key, sequence, change, send):
+        is_last = signal == Signal.TERMINATE
+        if not self._tell(
+            key, sequence, lambda run: self._is_to_leave(run, now) if is_last else None, lambda run: self._ask_to_leave(run) if is_last else None
+        ):
             raise NotFound(f"No run {key}.")
 
-    def stop(self, *, key: str, sequence: int, force: bool, now: datetime) -> None:
-        def change(run: Run) -> None:
-            if force:
-                run.killed = True
-            elif not run.stopping:
-                run.stopping = now.isoformat()
+    def _is_to_leave(self, run: Run, now: datetime) -> None:
+        run.stopping = run.stopping or now.isoformat()
 
-        def send(run: Run) -> None:
-            pods = self._pods_now(f"{RUN}={run.key}")
-            if force:
-                self._kill(list(pods.values()))
-            else:
-                self._ask_to_leave(run, pods)
+    def _ask_to_leave(self, run: Run) -> None:
+        self._ask_pods_to_leave(self._pods_now(f"{RUN}={run.key}"))
 
-        if self._tell(key, sequence, change, send):
-            return
+    def _end_all(self, run: Run) -> None:
+        self._kill(list(self._pods_now(f"{RUN}={run.key}").values()))
+
+    def _end_unknown(self, key: str) -> None:
         self._kill(list(self._pods_now(f"{RUN}={key}").values()) if KEY.fullmatch(key) else [])
-        with transaction.atomic():  # Kubernetes was never told of it, as far as is known: a late start is to do nothing
-            if is_unknown := self._read(key) is None:
-                self._add(Run(key, sequence, now.isoformat()))
-        if not is_unknown:  # it was begun meanwhile
-            self._tell(key, sequence, change, send)
 
-    def _tell(self, key: str, sequence: int, change: Callable[[Run], None], send: Callable[[Run], None]) -> bool:
-        """A newer order for a run. What it changes is committed before Kubernetes hears of it; that it was done is written down behind that, so
-        that it is sent again where Kubernetes did not hear it. False: there is no such run."""
-        with transaction.atomic():
-            run = self._read(key)
-            if run is None or run.sequence >= sequence:
-                return run is not None
-            change(run)
-            self._keep(run)
-        send(run)
-        with transaction.atomic():
-            run = self._read(key)
-            if run is not None and run.sequence < sequence:
-                run.sequence = sequence
-                self._keep(run)
-        return True
-
-    def _ask_to_leave(self, run: Run, pods: Mapping[str, Pod]) -> None:
+    def _ask_pods_to_leave(self, pods: Mapping[str, Pod]) -> None:
         """A pod that runs is given a deadline that is over: its node sends TERM, waits for its grace, and keeps what it wrote and how it ended, which
         a deletion would not. What has not begun is deleted."""
         there = [pod for pod in pods.values() if not pod.is_over and pod.deleting_since is None]
@@ -289,13 +252,6 @@ class Orders(Site):
 
     def _drop(self, keys: list[str]) -> None:
         raise NotImplementedError
-
-    def give_up(self, *, keys: Sequence[str], now: datetime) -> None:
-        with transaction.atomic():
-            rows = KubernetesRun.objects.select_for_update().filter(cluster_id=self.cluster, attempt_key__in=list(keys), forgotten_at__isnull=True)
-            for run in map(self._of_row, rows.order_by("pk")):
-                run.killed = True
-                self._keep(run)
 
     def tidy(self) -> int:
         """With the pods of these runs, their logs, and what was left of their Secrets and Services."""

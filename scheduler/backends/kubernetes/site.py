@@ -4,11 +4,10 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
 from threading import Lock, local
-from typing import TypeVar
-
-from django.db import IntegrityError, transaction
+from typing import Any, TypeVar
 
 from scheduler.backends.base import BackendError, StartOrder
 from scheduler.backends.kubernetes.client import KubernetesClient, named
@@ -20,6 +19,7 @@ from scheduler.backends.kubernetes.watching import Pods
 from scheduler.backends.manifests import Looker
 from scheduler.backends.old_checkpoints import Deleter
 from scheduler.backends.slurm import shared
+from scheduler.backends.told_runs import ToldRuns
 from scheduler.models import KubernetesRun
 
 T = TypeVar("T")
@@ -27,8 +27,10 @@ PROBE_SECONDS = 1.0
 AT_ONCE = 8  # calls
 
 
-class Site:
+class Site(ToldRuns[Run]):
     """What orders and looks have in common."""
+
+    rows = KubernetesRun
 
     def __init__(
         self,
@@ -99,35 +101,18 @@ class Site:
         if faults:
             raise faults[0]
 
-    def _read(self, key: str) -> Run | None:
-        row = KubernetesRun.objects.select_for_update().filter(attempt_key=key).first()
-        return None if row is None else self._of_row(row)
-
     @staticmethod
     def _of_row(row: KubernetesRun) -> Run:
         """What a newer version has kept beside that is passed over."""
         return Run(key=row.attempt_key, sequence=row.sequence, **{name: value for name, value in row.state.items() if name in KEPT})
 
-    def _keep(self, run: Run) -> None:
-        KubernetesRun.objects.filter(attempt_key=run.key).update(sequence=run.sequence, state=state_of(run))
+    @staticmethod
+    def _state_of(run: Run) -> dict[str, Any]:
+        return state_of(run)
 
-    def _add(self, run: Run) -> None:
-        """One that is not there yet. `BackendError` where another leader was first."""
-        try:
-            with transaction.atomic():
-                KubernetesRun.objects.create(cluster_id=self.cluster, attempt_key=run.key, sequence=run.sequence, state=state_of(run))
-        except IntegrityError:
-            raise BackendError(f"{run.key} was told by another scheduler a moment ago.") from None
-
-    def _note(self, run: Run, change: Callable[[Run], None]) -> None:
-        """Write down what a look found: on the row as it is now, and nothing where a newer order was carried out meanwhile. The look goes on with
-        what it saw."""
-        change(run)
-        with transaction.atomic():
-            kept = self._read(run.key)
-            if kept is not None and kept.sequence == run.sequence:
-                change(kept)
-                self._keep(kept)
+    @staticmethod
+    def _never_begun(key: str, sequence: int, now: datetime) -> Run:
+        return Run(key, sequence, now.isoformat())
 
     @property
     def _top(self) -> Path | None:

@@ -3,7 +3,7 @@
 import logging
 import os
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -11,7 +11,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from django.db import Error, IntegrityError, transaction
+from django.db import Error, transaction
 
 from scheduler.backends.base import (
     BackendError,
@@ -73,12 +73,8 @@ class Orders(Site):
                 log.exception("%s could not be prepared with the others", order.key)
         if len(fresh) < 2:
             return
-        rows = [SlurmRun(cluster_id=self.cluster, attempt_key=run.key, sequence=run.sequence, state=state_of(run)) for run, _ in fresh]
-        try:
-            with transaction.atomic():
-                SlurmRun.objects.bulk_create(rows)
-        except IntegrityError:
-            return  # somebody told us of one of them meanwhile
+        if not self._add_all([run for run, _ in fresh]):
+            return
         with ThreadPoolExecutor(SUBMITTERS + 1) as pool:
             early: Early | None = None
             for first in range(0, len(fresh), STARTS_A_STEP):
@@ -443,47 +439,16 @@ class Orders(Site):
         if not self._tell(key, sequence, lambda run: self._is_to_leave(run, now) if signal == Signal.TERMINATE else None, self._ask_to_save):
             raise NotFound(f"No run {key}.")
 
-    def stop(self, *, key: str, sequence: int, force: bool, now: datetime) -> None:
-        def change(run: Run) -> None:
-            if force:
-                run.killed = True
-            else:
-                self._is_to_leave(run, now)
+    def _ask_to_leave(self, run: Run) -> None:
+        self._ask_to_save(run)
 
-        def send(run: Run) -> None:
-            if force:
-                self._cancel(self._all_ids(run), named(key))
-            else:
-                self._ask_to_save(run)
+    def _end_all(self, run: Run) -> None:
+        self._cancel(self._all_ids(run), named(run.key))
 
-        if self._tell(key, sequence, change, send):
-            return
+    def _end_unknown(self, key: str) -> None:
         self._cancel(list(self._submitted_now(key).values()), named(key))
-        with transaction.atomic():  # Slurm was never told of it, as far as is known: a late start is to do nothing
-            if is_unknown := self._read(key) is None:
-                self._add(Run(key, sequence, now.isoformat()))
-        if not is_unknown:  # it was begun meanwhile
-            self._tell(key, sequence, change, send)
 
-    def _tell(self, key: str, sequence: int, change: Callable[[Run], None], send: Callable[[Run], None]) -> bool:
-        """A newer order for a run. What it changes is committed before Slurm hears of it, so that nothing was done of which nobody knows; and that it
-        was carried out is written down behind that, so that it is sent again where Slurm did not hear it. False: there is no such run."""
-        with transaction.atomic():
-            run = self._read(key)
-            if run is None or run.sequence >= sequence:
-                return run is not None
-            change(run)
-            self._keep(run)
-        send(run)
-        with transaction.atomic():
-            run = self._read(key)
-            if run is not None and run.sequence < sequence:
-                run.sequence = sequence
-                self._keep(run)
-        return True
-
-    @staticmethod
-    def _is_to_leave(run: Run, now: datetime) -> None:
+    def _is_to_leave(self, run: Run, now: datetime) -> None:
         """USR1 at once where it saves its work on that; TERM when it has, or half of its grace is over."""
         if not run.stopping:
             run.stopping, run.term_at = now.isoformat(), (now + timedelta(seconds=run.grace / 2 if run.saves else 0)).isoformat()
@@ -494,13 +459,6 @@ class Orders(Site):
         rows.update(forgotten_at=now)
         for folder in folders:
             self._looker.drop(Path(folder))
-
-    def give_up(self, *, keys: Sequence[str], now: datetime) -> None:
-        with transaction.atomic():
-            rows = SlurmRun.objects.select_for_update().filter(cluster_id=self.cluster, attempt_key__in=list(keys), forgotten_at__isnull=True)
-            for run in map(self._of_row, rows.order_by("pk")):
-                run.killed = True
-                self._keep(run)
 
     def tidy(self) -> int:
         """With the folders of these runs, logs included. Of one whose folder can't be deleted the row stays, and it is tried again the next time."""

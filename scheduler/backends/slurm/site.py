@@ -9,8 +9,8 @@ from datetime import datetime, timedelta
 from math import ceil, inf
 from pathlib import Path
 from time import monotonic
+from typing import Any
 
-from django.db import IntegrityError, transaction
 from django.db.models import Q
 
 from scheduler.backends.base import (
@@ -28,6 +28,7 @@ from scheduler.backends.slurm.errors import SlurmFailed, SlurmSilent
 from scheduler.backends.slurm.runs import KEPT_OF_A_RUN, Numbered, Run, is_marked, log_name, mark_of, state_of
 from scheduler.backends.slurm.script import Places, ports_of
 from scheduler.backends.slurm.values import KnownGpus, Partition, Settings, SlurmJob, SlurmNode, name_of, named
+from scheduler.backends.told_runs import ToldRuns
 from scheduler.models import SlurmRun
 
 PROBE_SECONDS = 1.0  # that a tick waits for the answer of a controller that was silent
@@ -52,8 +53,10 @@ def time_argument(minutes: int | None) -> str:
     return f"--time={'UNLIMITED' if minutes is None else minutes}"
 
 
-class Site:
+class Site(ToldRuns[Run]):
     """What orders and looks have in common."""
+
+    rows = SlurmRun
 
     def __init__(
         self,
@@ -213,36 +216,18 @@ class Site:
                 kept = {one: at for one, at in self._cancelled.items() if moment - at < CANCELLED_EACH}
                 self._cancelled = kept | dict.fromkeys(ids, moment)
 
-    def _read(self, key: str) -> Run | None:
-        row = SlurmRun.objects.select_for_update().filter(attempt_key=key).first()
-        return None if row is None else self._of_row(row)
-
     @staticmethod
     def _of_row(row: SlurmRun) -> Run:
         """What a newer version has kept beside that is passed over."""
         return Run(key=row.attempt_key, sequence=row.sequence, **{name: value for name, value in row.state.items() if name in KEPT_OF_A_RUN})
 
-    def _keep(self, run: Run) -> None:
-        defaults = {"cluster_id": self.cluster, "sequence": run.sequence, "state": state_of(run)}
-        SlurmRun.objects.update_or_create(attempt_key=run.key, defaults=defaults)
+    @staticmethod
+    def _state_of(run: Run) -> dict[str, Any]:
+        return state_of(run)
 
-    def _add(self, run: Run) -> None:
-        """One that is not there yet. `BackendError` where another leader was first."""
-        try:
-            with transaction.atomic():
-                SlurmRun.objects.create(cluster_id=self.cluster, attempt_key=run.key, sequence=run.sequence, state=state_of(run))
-        except IntegrityError:
-            raise BackendError(f"{run.key} was told by another scheduler a moment ago.") from None
-
-    def _note(self, run: Run, change: Callable[[Run], None]) -> None:
-        """Write down what a look found: on the row as it is now, so that nothing is lost that another leader has written since it was read, and
-        nothing at all where that carried out a newer order. The look goes on with what it saw."""
-        change(run)
-        with transaction.atomic():
-            kept = self._read(run.key)
-            if kept is not None and kept.sequence == run.sequence:
-                change(kept)
-                self._keep(kept)
+    @staticmethod
+    def _never_begun(key: str, sequence: int, now: datetime) -> Run:
+        return Run(key, sequence, now.isoformat())
 
     def _account(self) -> pwd.struct_passwd:
         if not self.settings.user:
