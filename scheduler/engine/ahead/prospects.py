@@ -227,10 +227,7 @@ class Prospects(ABC):
             return True
         if work.seats or not form.plain or cluster.windows.lasting or cluster.windows.upcoming or cluster.anyone_ends:
             return False
-        role = form.kind.roles[0]
-        eligible = work.eligible(0, quota_type)
-        slots = self.cycle.fleet.soon.slots(role.gpus, role.cpu_milli, role.host_memory_mib, eligible.array)
-        return int(slots.sum()) < role.least
+        return not self.cycle.slots(self.cycle.fleet.soon).could_fit(form, quota_type)
 
     def only_gpus_count(self, form: Form) -> bool:
         """Whether counting GPUs over time tells when a job without places could start."""

@@ -67,7 +67,7 @@ class Walk:
             self.shapes = cycle.waiting.shapes()
         for shape, form in [*self.shapes.items()]:
             if fits.get(shape, True):
-                if form is None or cycle.slots(self.view).could_fit(form, 0, suspect=form.kind.tolerates_suspect):
+                if form is None or cycle.slots(self.view).could_fit(form, 0):
                     return False
                 fits[shape] = False
             del self.shapes[shape]  # nothing is freed in this pass
@@ -105,7 +105,7 @@ class Walk:
         known, shape, alike = self.fits[quota_type], work.form.shape, self._alike(work)
         fits = known.get(shape, True) and known.get(alike)  # until placing it fails
         if fits is None:
-            fits = self.cycle.slots(self.view).could_fit(work.form, quota_type, suspect=work.kind.tolerates_suspect)
+            fits = self.cycle.slots(self.view).could_fit(work.form, quota_type)
             if not fits:
                 alike = shape  # whoever may share with whom
             elif not work.form.plain:  # the bound looks at one role at a time, and not at parts

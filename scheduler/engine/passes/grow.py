@@ -11,7 +11,7 @@ from ..model.reasons import Reason, counted, reason
 from ..place.placement import Placer, fit
 from ..rules.gates import closed_gate, kept_clear, limit_gate, open_leaf
 from ..rules.held_gates import held_gate
-from ..rules.legality import ANY_SIZE, Reclaim
+from ..rules.legality import Reclaim
 from ..rules.order import QueueOrder
 from ..rules.times import may_cause_evictions
 from ..search.evicting import release, some_of
@@ -150,7 +150,7 @@ class Growth:
         if not rules.sources or not work.stood_before:
             cycle.continues |= bool(rules.sources)  # in the next plan: so it can be told what was for what
             return False
-        ranked = rules.units(ANY_SIZE, surplus_only=True)
+        ranked = rules.units(large, surplus_only=True)
         small = no_larger(ranked, large)
 
         def fits(units: Sequence[Unit]) -> bool:
@@ -159,7 +159,7 @@ class Growth:
                 return self._place(cycle.fleet.soon) is not None
 
         target = Target(0, cycle.grid.size, fits=fits, growth=True)
-        for some in (small, rules.units(large, surplus_only=True) if len(small) < len(ranked) else ()):
+        for some in (small, ranked if len(small) < len(ranked) else ()):
             if some and any(self._carry_out(found, rules) for found in least_sets(cycle.cluster, some, rules, target, cycle.units())):
                 return True
         return False
@@ -208,7 +208,7 @@ class Growth:
             if quota_type not in work.open_types or (key in asked and not work.seats):
                 continue
             asked.add(key)
-            if not work.seats and not cycle.slots(soon).could_fit(work.form, quota_type, suspect=work.kind.tolerates_suspect):
+            if not work.seats and not cycle.slots(soon).could_fit(work.form, quota_type):
                 continue
             if not open_leaf(cycle, work, quota_type, work.missing_milli(quota_type))[1]:
                 with cycle.cluster.attempt():

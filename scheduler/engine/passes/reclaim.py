@@ -4,9 +4,9 @@ from functools import partial
 
 from ..model.reasons import Reason, counted, reason
 from ..rules.gates import fixed_gate
-from ..rules.legality import ANY_SIZE, Reclaim
+from ..rules.legality import Reclaim
 from ..search.evicting import NOTHING, Taking, given_back, is_backed_off, take_cheaply, take_units, tell, told_before
-from ..search.victims import Found, Ranked, has_fresh, no_larger, usual_size
+from ..search.victims import Found, Ranked, as_if_running, has_fresh, no_larger, usual_size
 from ..state.planning import Cycle
 from ..state.work import Work
 from .walk import walk
@@ -89,7 +89,7 @@ def _reclaim(cycle: Cycle, work: Work, quota_type: int, rules: Reclaim) -> Reaso
     listed = ("ranked", rules.signature, large)
     known: tuple[Ranked, Ranked] | None = cycle.memo(listed)
     if known is None:
-        ranked = rules.units(ANY_SIZE)
+        ranked = rules.units(large)
         known = cycle.remember(listed, (ranked, no_larger(ranked, large)))
     ranked, small = known
     alike = (rules.signature, work.form.shape, *cycle.tree.limits(leaf, quota_type))
@@ -101,9 +101,9 @@ def _reclaim(cycle: Cycle, work: Work, quota_type: int, rules: Reclaim) -> Reaso
         return None
     refused = take(small, "small")
     if refused is not None and (refused is NOTHING or refused.code == "reservation") and len(small) < len(ranked):
-        refused = take(rules.units(large), "all")
+        refused = take(ranked, "all")
     if refused is not None and has_fresh(ranked):
-        later = rules.units(large, fresh_first=False)
+        later = as_if_running(ranked)
         again = take(no_larger(later, large), "later small")
         if again is None or (again is NOTHING and take(later, "later") is None):
             return None

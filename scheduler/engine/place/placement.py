@@ -176,7 +176,7 @@ def fit(cycle: "Cycle", work: Work, quota_type: int, view: View, banned: int = 0
     banned |= cycle.cluster.apart(work)
     if is_alone(cycle, work):
         return fit_one(cycle, work, quota_type, view, banned)
-    if not work.seats and not cycle.slots(view).could_fit(work.form, quota_type, suspect=work.kind.tolerates_suspect):
+    if not work.seats and not cycle.slots(view).could_fit(work.form, quota_type):
         return None
     for spare in (False, True) if work.seats else (False,):
         placer = Placer(cycle.cluster, work, quota_type, view, banned=banned, spare=spare, budget=budget)

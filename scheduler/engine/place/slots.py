@@ -43,7 +43,7 @@ class SlotCounts:
         self._parts: dict[tuple[object, ...], Slots] = {}
         self._nodes: dict[tuple[str, int, int | None], int] = {}
         self._useless: dict[tuple[int, int], int] = {}
-        self._fits: dict[tuple[int, int, bool], bool] = {}
+        self._fits: dict[tuple[int, int], bool] = {}
 
     def _fresh(self) -> None:
         if self._read != len(self.view.notes):
@@ -51,26 +51,23 @@ class SlotCounts:
             for known in (self._nodes, self._useless, self._fits):
                 known.clear()
 
-    def could_fit(self, form: Form, quota_type: int, *, suspect: bool) -> bool:
+    def could_fit(self, form: Form, quota_type: int) -> bool:
         """A quick bound: False means that the minimum of a job without workers certainly does not fit."""
         self._fresh()
-        key = (form.shape, quota_type, suspect)
-        if key not in self._fits:
-            self._fits[key] = self._could_fit(form, quota_type, suspect=suspect)
-        return self._fits[key]
+        known = self._fits.get((form.shape, quota_type))
+        if known is None:
+            known = self._fits[form.shape, quota_type] = self._could_fit(form, quota_type)
+        return known
 
-    def _could_fit(self, form: Form, quota_type: int, *, suspect: bool) -> bool:
-        view = self.view
+    def _could_fit(self, form: Form, quota_type: int) -> bool:
         for place, role in enumerate(form.kind.roles):
             if not role.least:
                 continue
-            eligible = form.eligible(place, quota_type, suspect=suspect, spare=False)
+            eligible = form.eligible(place, quota_type, suspect=form.kind.tolerates_suspect, spare=False)
             if role.parted:
                 if not self.nodes_for(role) & eligible.bits:
                     return False
                 continue
-            if role.least > 1 and (view.idle < role.gpus * role.least or (role.gpus and view.slots_at_most(role.gpus) < role.least)):
-                return False
             if self._slots_of(role, eligible).total < role.least or (role.least > 1 and self.most(role, eligible, form.width) < role.least):
                 return False
         return True

@@ -63,7 +63,7 @@ class Verdicts:
         """Whether the minimum would fit if nothing else ran."""
         key, fits = (work.form.shape, quota_type), self.cluster.forms.fits_empty
         if key not in fits:
-            could = self.slots.could_fit(work.form, quota_type, suspect=work.kind.tolerates_suspect)
+            could = self.slots.could_fit(work.form, quota_type)
             fits[key] = could and (work.form.plain or self.finds_places(work, quota_type, work.form.wants))
         return fits[key]
 

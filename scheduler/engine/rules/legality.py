@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from ..model.reasons import Reason, counted, gpus, reason
 from ..search.units import Cost, Unit
-from ..search.victims import NOBODY, Found, Giver, Ranked, Rights, as_if_running, category, in_categories
+from ..search.victims import NOBODY, Found, Giver, Ranked, Rights, category, in_categories
 from ..state.planning import Cycle
 from ..state.tree import INFINITE, Division
 from ..state.work import Work
@@ -93,7 +93,7 @@ class Reclaim(Asked):
                     self.even = reason("balance", f"{detail}{gpus(division.fair[sibling])} left", quota=name, other=other)
         return found
 
-    def units(self, large: int, *, surplus_only: bool = False, fresh_first: bool = True) -> Ranked:
+    def units(self, large: int, *, surplus_only: bool = False) -> Ranked:
         """All that may be taken from the sources, or their surplus alone, and what the leaf itself gives back, in the order in which it is tried."""
         ranked: list[Pair] = [] if surplus_only else [*self.own_surplus]
         parts, units = len(self.sources) + bool(ranked), self.cycle.units()
@@ -108,8 +108,6 @@ class Reclaim(Asked):
             if self.spares_long_waits:
                 below = [pair for pair in below if pair[1].surplus or not waited_long(self.cycle, pair[1].work)]
             ranked.extend(below)
-        if not fresh_first:
-            return as_if_running(ranked)
         if parts > 1:
             ranked.sort(key=rank_and_cost)
         return ranked

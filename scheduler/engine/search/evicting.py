@@ -115,13 +115,10 @@ def at_limits(cycle: Cycle, work: Work, quota_type: int) -> Short:
 
 def fits_already(cycle: Cycle, work: Work, quota_type: int) -> bool:
     """Whether there is room for a job as it is: then something else than places holds it back."""
-    form, grid = work.form, cycle.grid
-    if work.seats or not form.plain or cycle.cluster.apart(work):
+    if work.seats or not work.form.plain or cycle.cluster.apart(work):
         with cycle.cluster.attempt():
-            return place_in(cycle, work, quota_type, 0, grid.size) is not None
-    role = form.kind.roles[0]
-    eligible = form.eligible(0, quota_type, suspect=form.kind.tolerates_suspect, spare=False)
-    return cycle.slots(cycle.fleet.soon).most(role, eligible, form.width) >= role.least
+            return place_in(cycle, work, quota_type, 0, cycle.grid.size) is not None
+    return cycle.slots(cycle.fleet.soon).could_fit(work.form, quota_type)
 
 
 def hopeful_domains(cycle: Cycle, work: Work, quota_type: int, ranked: Ranked, off: int = 0) -> list[int] | None:

@@ -652,7 +652,7 @@ def _smallest_single(cluster: Cluster, units: Ranked, rights: Rights, target: Ta
     givers, first = Givers(rights), None
     short = target.count - counter.total if counter is not None else 0
     least = max([milli for _, _, milli in target.short], default=0)  # below a node that is at its limit
-    idle, gpus, counted = cluster.fleet.soon.count, max(1, target.gpus), bool(target.gpus) and not (target.cpus or target.memory)
+    each = max(cluster.grid.usable_count) // target.gpus if target.gpus else ANY  # workers that a node has room for at most
     for rank, unit in units:
         if first is not None and rank is not first and rank != first:
             break
@@ -660,20 +660,9 @@ def _smallest_single(cluster: Cluster, units: Ranked, rights: Rights, target: Ta
             if not givers[unit.leaf].gives(unit.milli):
                 continue
             first = rank
-        if unit.milli < least or (best is not None and unit.milli >= best.milli):
+        if unit.milli < least or (best is not None and unit.milli >= best.milli) or short > each * len(unit.seats):
             continue
-        seats = unit.seats
-        if len(seats) == 1 and target.gpus:
-            # There is no room for more on its node with it gone.
-            most = (idle[seats[0].node] + most_freed_by((unit,))) // gpus
-        elif counted and not target.crowd:
-            # A place can complete at most one worker more than it holds itself.
-            most = sum([(seat.mask.bit_count() + len(seat.parts)) // gpus + 1 for seat in seats])
-        else:
-            most = short  # processors and memory that come free may be for any number of workers
-        if short > most or not givers[unit.leaf].gives(unit.milli):
-            continue
-        if _enough(cluster, [unit], target):
+        if givers[unit.leaf].gives(unit.milli) and _enough(cluster, [unit], target):
             best = unit
     if best is not None and counter is not None:
         counter.change((best,), 1)

@@ -194,11 +194,6 @@ class View:
             left &= self._sharers == _sharers_of(mode, trust)
         return bit_set(np.logical_or.reduce(left, axis=1))
 
-    def slots_at_most(self, gpus: int) -> int:
-        """How many workers of so many GPUs there is room for, if they may stand anywhere."""
-        buckets = self.by_count()
-        return sum([buckets[count].bit_count() * (count // gpus) for count in range(gpus, len(buckets))])
-
     def hosts(self, cpus: int, memory: int) -> int:
         """The nodes that have so much left of their processors and memory, as a bit set."""
         nodes = (1 << self.grid.size) - 1

@@ -46,7 +46,8 @@ class Leaving:
     def __init__(self, works: Collection[Work]) -> None:
         self.turn = -1
         self.until: dict[Work, int] = {}  # who is in transit, until an instant that is stated
-        self._ends: dict[Work, int] = {}  # 0: not asked yet
+        self._fresh: dict[Work, None] = {}  # who stands, and was not asked yet when he leaves
+        self._ends: dict[Work, int] = {}  # of the others
         self._next: list[tuple[int, int, Work]] = []  # the same, the soonest first; who has gone or was asked again since stays until his turn
         self._serial = count()
         self._stand(works)
@@ -60,29 +61,27 @@ class Leaving:
         else:
             for work in state.since.gone:
                 leaving.until.pop(work, None)
+                leaving._fresh.pop(work, None)
                 leaving._ends.pop(work, None)
             leaving._stand(state.since.come)
         leaving.turn = state.turn
         return leaving
 
     def _stand(self, works: Collection[Work]) -> None:
-        for work in works:
-            if work.first_seats:
-                self._leaves(work, 0)
+        self._fresh.update(dict.fromkeys([work for work in works if work.first_seats]))
         self.until.update({work: until for work in works if (until := work.job.run.until) is not None})
-
-    def _leaves(self, work: Work, at: int) -> None:
-        self._ends[work] = at
-        heappush(self._next, (at, next(self._serial), work))
 
     def freed_before(self, instant: int, cycle: Cycle) -> int:
         """Milli-GPU of who is expected to leave before an instant: no place comes free before, as far as anyone knows."""
-        touched, due = dict.fromkeys(cycle.cluster.journal), dict[Work, int]()
+        touched = dict.fromkeys(cycle.cluster.journal)
+        due = {work: 0 if work in touched else ends_at(cycle, work) for work in self._fresh}
+        self._fresh.clear()
         while self._next and self._next[0][0] < instant:
             at, _, work = heappop(self._next)
             if self._ends.get(work) == at:
                 due[work] = at if work in touched else ends_at(cycle, work)
         for work, at in due.items():
-            self._leaves(work, at)
+            self._ends[work] = at
+            heappush(self._next, (at, next(self._serial), work))
         gone = [work for work, at in due.items() if at < instant and work not in touched]
         return sum(map(most_freed, (*gone, *(work for work in touched if work.seats and ends_at(cycle, work) < instant))))
