@@ -222,7 +222,7 @@ def counted(url: str) -> dict[str, tuple[int, object]]:
 
 @pytest.mark.parametrize("after", ["rows and tables were lost", "the server was lost"])
 def test_a_dump_as_the_manual_makes_it_brings_everything_back(tmp_path, postgres, migrated_postgres, redis_server, after):
-    dump, restore = re.findall(r"```sh\n(pg_.*?)```", (PROJECT / "docs/operate/production.md").read_text(), re.DOTALL)
+    dump, restore = re.findall(r"```sh\n((?:pg_dump|psql).*?)```", (PROJECT / "docs/operate/production.md").read_text(), re.DOTALL)
     lost = Production(tmp_path / "data", migrated_postgres(), redis_server)
     lost.seed()
     url = lost.manage.env["GPUFLEET_DATABASE_URL"]
@@ -241,14 +241,14 @@ def test_a_dump_as_the_manual_makes_it_brings_everything_back(tmp_path, postgres
         url = postgres.create_database()
     else:
         with psycopg.connect(url) as connection:
-            connection.execute("DELETE FROM scheduler_event")
-            connection.execute("DROP TABLE quotas_ledgerentry CASCADE")
+            connection.execute("DELETE FROM job_event")
+            connection.execute("DROP TABLE ledger_entry CASCADE")
     told = run(restore.replace("gpufleet doctor", "gpufleet doctor --only database --only records"), url)
 
     assert told.returncode == 0, told.stdout + told.stderr
     assert counted(url) == before
-    assert before["scheduler_job"][0] > 50
-    assert before["quotas_ledgerentry"][0] > 50
+    assert before["job"][0] > 50
+    assert before["ledger_entry"][0] > 50
 
 
 def test_a_web_process_that_is_killed_is_replaced(production):

@@ -84,13 +84,12 @@ def test_units_of_some_leaves_are_those_of_all(seed: int, size: str):
 
 
 def same_room(known: SlotCounts, anew: SlotCounts, form: Form, quota_type: int) -> None:
-    suspect = form.kind.tolerates_suspect
-    assert known.could_fit(form, quota_type, suspect=suspect) == anew.could_fit(form, quota_type, suspect=suspect)
+    assert known.could_fit(form, quota_type) == anew.could_fit(form, quota_type)
     if form.largest is not None:
         assert known.useless(form, form.largest, quota_type) == anew.useless(form, form.largest, quota_type)
     for place, role in enumerate(form.kind.roles):
         assert known.nodes_for(role) == anew.nodes_for(role)
-        eligible = form.eligible(place, quota_type, suspect=suspect, spare=False)
+        eligible = form.eligible(place, quota_type, suspect=form.kind.tolerates_suspect, spare=False)
         for level in {-1, form.width}:
             assert known.sums(role, eligible, level).tolist() == anew.sums(role, eligible, level).tolist()
 
