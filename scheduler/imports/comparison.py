@@ -100,21 +100,20 @@ class _FleetComparison:
         if wanted.levels is None:
             return
         asked = [level.fields["name"] for level in wanted.levels]
-        if not present:
-            self.levels[name] = asked
-            for depth, level in enumerate(wanted.levels):
-                self.plan.new_levels.append((name, depth, level.fields))
-                given = stated({field: value for field, value in level.fields.items() if field != "name"})
-                self.change("added", "level", f"{name} {level.fields['name']}", given)
-        elif asked != names:
+        if asked[: len(names)] != names:
             item = wanted.levels[0].item if wanted.levels else wanted.item
-            told = f"the levels of {name} are {', '.join(names)}; an import changes their bandwidth, not their names or order"
+            told = f"the levels of {name} are {', '.join(names)}; an import changes their bandwidth and adds narrower ones, but keeps names and order"
             self.fault(item, f"{wanted.path}.levels", told)
-        else:
-            for level, row in zip(wanted.levels, present, strict=True):
-                if differences := differing(row, level.fields):
-                    self.plan.changed_levels.append((row, level.fields))
-                    self.change("changed", "level", f"{name} {row.name}", differences)
+            return
+        self.levels[name] = asked
+        for level, row in zip(wanted.levels, present, strict=False):
+            if differences := differing(row, level.fields):
+                self.plan.changed_levels.append((row, level.fields))
+                self.change("changed", "level", f"{name} {row.name}", differences)
+        for depth, level in list(enumerate(wanted.levels))[len(present) :]:
+            self.plan.new_levels.append((name, depth, level.fields))
+            given = stated({field: value for field, value in level.fields.items() if field != "name"})
+            self.change("added", "level", f"{name} {level.fields['name']}", given)
 
     def places(self) -> None:
         """Pools and domains that clusters list or nodes stand in; what lies above a domain comes with it."""

@@ -9,7 +9,7 @@ from django.core.exceptions import PermissionDenied
 from gpufleet.core.faults import Conflict
 from gpufleet.core.models import AuditEntry, Change
 from scheduler.imports.documents import format_of
-from scheduler.models import Cluster, Domain, Gpu, GpuMode, GpuType, InventoryEvent, InventoryImport, MigInstance, Nic, Node, Pool
+from scheduler.models import Cluster, Domain, Gpu, GpuMode, GpuType, InventoryEvent, InventoryImport, MigInstance, Nic, Node, Pool, TopologyLevel
 from scheduler.services.hardware.imports import import_apply, import_plan, import_preview
 from tests.builders import NOON, gpu, placement
 
@@ -225,3 +225,19 @@ def test_rows_are_written_many_a_statement(operator, django_assert_max_num_queri
         import_apply(access=operator, upload=preview.upload, now=NOON)
         assert import_plan(text=text, form="json", remove_missing=True).changes == []
     assert Gpu.objects.count() == 4000
+
+
+def test_a_later_file_adds_narrower_levels_and_nothing_else(operator):
+    def file(levels, path):
+        return json.dumps({"clusters": [{"name": "big", "levels": levels}], "nodes": [{"name": "n1", "cluster": "big", "path": path}]})
+
+    imported(operator, file([{"name": "spine", "bandwidth_gbps": 800}], "s1"), "json")
+
+    plan = imported(operator, file(["spine", "leaf"], "s1/l1"), "json")
+
+    assert lines(plan) == ["added level big leaf", "added domain big s1/l1", "changed node big/n1"]
+    levels = TopologyLevel.objects.order_by("depth").values_list("name", "depth", "bandwidth_gbps")
+    assert list(levels) == [("spine", 0, 800), ("leaf", 1, None)]
+    for other in (["leaf"], ["hall", "spine", "leaf"], ["spine"]):
+        told = [str(fault) for fault in previewed(operator, file(other, "s1"), "json").faults]
+        assert "the levels of big are spine, leaf; an import changes their bandwidth and adds narrower ones" in told[0]
