@@ -220,6 +220,13 @@ class KubernetesForm(forms.Form):
     tolerates = forms.CharField(
         required=False, max_length=300, label="Taints", help_text="Keys that pods tolerate, beside nvidia.com/gpu, with commas between them."
     )
+    levels = forms.CharField(
+        required=False,
+        max_length=1000,
+        label="Topology levels",
+        help_text="<code>label=level</code> per line, wide to narrow. Empty: region and zone, if nodes have them. <code>none</code>: no levels.",
+        widget=forms.Textarea({"rows": 3, "class": "code", "spellcheck": "false", "placeholder": "topology.kubernetes.io/zone=zone"}),
+    )
     runtime_class = forms.CharField(required=False, max_length=253, help_text="Such as nvidia. Empty: the default one.")
     priority_class = forms.CharField(required=False, max_length=253, help_text="Empty: the default one.")
     service_account = forms.CharField(required=False, max_length=253, help_text="Of the pods. Empty: that of the namespace.")
@@ -236,6 +243,7 @@ class KubernetesForm(forms.Form):
     def __init__(self, *args: Any, contexts: Collection[str], **options: Any) -> None:
         super().__init__(*args, **options)
         self.fields["context"].choices = [(name, name) for name in contexts]  # type: ignore[attr-defined]
+        self.initial["levels"] = str(self.initial.get("levels", "")).replace(", ", "\n")
         self.may_run = bool(contexts)
 
 

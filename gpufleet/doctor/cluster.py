@@ -49,7 +49,8 @@ def _of_kubernetes(row: KubernetesCluster) -> dict[str, Check]:
 
 
 def _nodes_of_kubernetes(row: KubernetesCluster) -> Iterator[Finding]:
-    nodes, _ = client_of(kubernetes_settings(row)).every("/api/v1/nodes")
+    with client_of(kubernetes_settings(row)) as client:
+        nodes, _ = client.every("/api/v1/nodes")
     if found := kubernetes_differences(row, [node_of(one) for one in nodes], now=now()):
         told = [f"{one.node.name} ({one.node.health} here, {one.reason.removeprefix('Kubernetes: ')} in Kubernetes)" for one in found]
         yield Finding(f"Kubernetes and the inventory differ on {some(told)}.", "They agree within 15 s when the worker runs.", "Check the worker.")

@@ -38,6 +38,10 @@ from scheduler.services.hardware.slurm_checks import slurm_check
 from scheduler.services.hardware.slurm_imports import MOST_MINUTES, import_every
 
 router = Router(tags=["Import"])
+LEVELS = (
+    "Labels of nodes that become levels of the topology, wide to narrow: `label=level` with commas between them. "
+    "Empty: region and zone, if nodes have their labels; `none`: no label."
+)
 
 
 class TryQuery(Schema):
@@ -148,6 +152,7 @@ class KubernetesIn(Taken):
     runtime_class: str | None = Field(None, max_length=253, description="Of the pods; empty: the default one.")
     priority_class: str | None = Field(None, max_length=253, description="Of the pods; empty: the default one.")
     tolerates: str | None = Field(None, max_length=300, description="Keys of taints beside `nvidia.com/gpu`, with commas between them.")
+    levels: str | None = Field(None, max_length=1000, description=LEVELS)
     uid: int | None = Field(None, ge=0, le=2**31 - 1, description="User id that pods run as. Required with a volume claim.")
     claim: str | None = Field(None, max_length=253, description="Volume claim for checkpoints; empty: none.")
     mount: str | None = Field(None, max_length=300, description="Where pods see the volume. Required with a volume claim.")
@@ -166,6 +171,7 @@ class KubernetesOut(Schema):
     runtime_class: str = Field(description="Of the pods; empty: the default one.")
     priority_class: str = Field(description="Of the pods; empty: the default one.")
     tolerates: str = Field(description="Keys of taints beside `nvidia.com/gpu`, with commas between them.")
+    levels: str = Field(description=LEVELS)
     uid: int | None = Field(description="User id that pods run as; null: what their image says.")
     claim: str = Field(description="Volume claim for checkpoints; empty: none.")
     mount: str = Field(description="Where pods see the volume.")

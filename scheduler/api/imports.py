@@ -53,6 +53,7 @@ class PreviewOut(Schema):
     id: str | None
     changes: list[ImportChangeOut]
     counts: dict[str, int]
+    notes: list[str] = Field([], description="What an operator should know before applying it, such as nodes without a label that places them.")
 
 
 class AppliedOut(Schema):
@@ -68,6 +69,7 @@ class ImportOut(Schema):
     format: str
     remove_missing: bool
     counts: dict[str, int]
+    notes: list[str] = Field(description="What an operator should know before applying it, such as nodes without a label that places them.")
     created_at: datetime
     created_by: str
     applied_at: datetime | None
@@ -126,7 +128,8 @@ def previewed(preview: Preview) -> dict[str, Any]:
         for fault in preview.faults:
             told.setdefault(f"{fault.line}:{fault.column}", []).append(f"{fault.path}: {fault.message}" if fault.path else fault.message)
         raise ValidationError(told)
-    return {"id": preview.upload.public_id if preview.upload else None, "changes": _changes(preview.plan), "counts": preview.plan.counts}
+    upload, plan = preview.upload, preview.plan
+    return {"id": upload.public_id if upload else None, "changes": _changes(plan), "counts": plan.counts, "notes": list(preview.notes)}
 
 
 def _changes(plan: Plan) -> list[dict[str, Any]]:
@@ -143,6 +146,7 @@ def _upload(upload: InventoryImport) -> dict[str, Any]:
         "format": upload.form,
         "remove_missing": upload.remove_missing,
         "counts": upload.counts,
+        "notes": upload.notes,
         "created_at": upload.created_at,
         "created_by": upload.created_by_name,
         "applied_at": upload.applied_at,

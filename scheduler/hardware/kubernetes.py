@@ -1,50 +1,81 @@
 """Nodes of a Kubernetes cluster, from a file of `kubectl get nodes -o json`, as a document that the import understands.
 
-What is read are the labels of NVIDIA's GPU feature discovery (product, count, memory, MIG strategy, clique), capacity, readiness and zone.
+What is read are the labels of NVIDIA's GPU feature discovery (product, count, memory, MIG strategy, clique), those that become levels, capacity,
+readiness and zone.
 """
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import yaml
 
 from scheduler.engine.model.mig import board_of
+from scheduler.hardware.kubernetes_levels import CLIQUE, ZONE, Known, LevelLabel, standing
 from scheduler.imports.documents import FORMAT, KUBERNETES, MAX_BYTES, Fault, Unreadable
 
 NVIDIA = "nvidia.com/"
-ZONE = "topology.kubernetes.io/zone"
 COUNT = re.compile(r"[0-9]{1,9}")
 MEMORY = re.compile(r"([0-9]{1,18})(Ki|Mi|Gi|Ti|)")
 UNITS = {"": 1, "Ki": 1024, "Mi": 1024**2, "Gi": 1024**3, "Ti": 1024**4}
 # Whatever Kubernetes writes as a quantity. Of those that are neither a count nor a memory the inventory keeps its own figure.
 QUANTITY = re.compile(r"[+-]?[0-9]{1,18}(\.[0-9]{1,18})?([eE][+-]?[0-9]{1,3}|[numkMGTPE]|[KMGTPE]i)?")
 SPLIT = re.compile(r"(?P<board>.+)-MIG-(?P<profile>[0-9]+g\.[0-9]+gb\S*)")
+VALUE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 LONGEST = 120
 
 
-def document_of(text: str, *, cluster: str, known_types: Mapping[str, str], new_cluster: bool, backend: str = KUBERNETES) -> str:
-    """The nodes of the file as an import file; `known_types` maps boards to the names that the inventory has. Raises `Unreadable`."""
-    rows: list[dict[str, Any]] = []
-    types: dict[str, dict[str, Any]] = {}
+@dataclass(frozen=True, slots=True)
+class Described:
+    """An import file, and what an operator should know of it before it is applied."""
+
+    text: str
+    notes: tuple[str, ...] = ()
+
+
+def document_of(
+    text: str,
+    *,
+    cluster: str,
+    known_types: Mapping[str, str],
+    new_cluster: bool,
+    stated: Sequence[LevelLabel] | None = None,
+    there: Known | None = None,
+    backend: str = KUBERNETES,
+) -> Described:
+    """The nodes of the file as an import file; `known_types` maps boards to the names that the inventory has. `stated` are the labels that become
+    levels, None those that are usual, and `there` is what the inventory has of the topology. Raises `Unreadable`."""
+    found: list[tuple[str, str, dict[str, str], Mapping[str, Any]]] = []
     for place, one in enumerate(_nodes(text)):
         meta = one.get("metadata") if isinstance(one, dict) else None
         name = meta.get("name") if isinstance(meta, dict) else None
         if not isinstance(name, str) or not name:
             raise Unreadable(Fault(1, 1, f"items[{place}].metadata.name", "is missing"))
         assert isinstance(meta, dict)
-        labels = _texts(meta.get("labels"))
-        row, kind = _node(f"items[{place}]", name, cluster, labels, _map(one.get("status")), known_types)
+        found.append((f"items[{place}]", name, _texts(meta.get("labels")), _map(one.get("status"))))
+    topology = standing({name: labels for _, name, labels, _ in found}, stated, there or Known(), cluster=cluster)
+    rows: list[dict[str, Any]] = []
+    types: dict[str, dict[str, Any]] = {}
+    for path, name, labels, status in found:
+        for label in topology.labels:
+            if labels.get(label) and not VALUE.fullmatch(labels[label]):
+                raise Unreadable(Fault(1, 1, f"{path}.metadata.labels.{label}", "must be a value that Kubernetes takes for labels"))
+        row, kind = _node(path, name, cluster, labels, status, known_types, topology.labels)
+        if at := topology.places.get(name):
+            row["path"] = dict(zip(topology.levels, at, strict=False))
         rows.append(row)
         types |= kind
     document: dict[str, Any] = {"format": FORMAT}
     if fresh := {name: facts for name, facts in types.items() if name not in known_types.values()}:
         document["gpu_types"] = [fresh[name] for name in sorted(fresh)]
-    document["clusters"] = [{"name": cluster, "backend": backend} if new_cluster else {"name": cluster}]
+    described: dict[str, Any] = {"name": cluster, "backend": backend} if new_cluster else {"name": cluster}
+    if topology.levels:
+        described["levels"] = [{"name": level} for level in topology.levels]
+    document["clusters"] = [described]
     document["nodes"] = sorted(rows, key=lambda row: str(row["name"]))
-    written: str = yaml.safe_dump(document, sort_keys=False, default_flow_style=None, width=150)
-    return written
+    return Described(yaml.safe_dump(document, sort_keys=False, default_flow_style=None, width=150), topology.notes)
 
 
 def _nodes(text: str) -> list[Any]:
@@ -64,7 +95,13 @@ def _nodes(text: str) -> list[Any]:
 
 
 def _node(
-    path: str, name: str, cluster: str, labels: Mapping[str, str], status: Mapping[str, Any], known_types: Mapping[str, str]
+    path: str,
+    name: str,
+    cluster: str,
+    labels: Mapping[str, str],
+    status: Mapping[str, Any],
+    known_types: Mapping[str, str],
+    of_levels: Sequence[str],
 ) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
     capacity = _map(status.get("capacity"))
     row: dict[str, Any] = {"name": name, "cluster": cluster}
@@ -72,10 +109,10 @@ def _node(
         row["cpus"] = int(cpus)
     if found := MEMORY.fullmatch(_quantity(capacity, "memory", path)):
         row["host_memory_mib"] = int(found[1]) * UNITS[found[2]] // 1024**2
-    kept = {key: value for key, value in labels.items() if key.startswith(NVIDIA) or key == ZONE}
+    kept = {key: value for key, value in labels.items() if value and (key.startswith(NVIDIA) or key == ZONE.label or key in of_levels)}
     if kept:
         row["labels"] = {key: value[:LONGEST] for key, value in sorted(kept.items())}
-    if clique := labels.get(f"{NVIDIA}gpu.clique", ""):
+    if clique := labels.get(CLIQUE, ""):
         row["island"] = clique[:LONGEST]
     types: dict[str, dict[str, Any]] = {}
     product = labels.get(f"{NVIDIA}gpu.product", "").removesuffix("-SHARED")

@@ -13,6 +13,7 @@ from scheduler.imports.reading import NAME, SLUG, Section
 from scheduler.models import GpuMode, Health
 
 MOST_GPUS = 64
+MOST_LETTERS = 63  # of a domain, as of a value of a label in Kubernetes
 TOP = ("format", "gpu_types", "clusters", "nodes")
 TYPE = ("name", "board", "memory_gb", "memory_mib", "hbm_gbps")
 CLUSTER = ("name", "title", "backend", "levels", "pools", "domains")
@@ -171,7 +172,7 @@ def read_place(section: Section, name: str) -> tuple[str, ...] | None:
     if text is None:
         return None
     names = tuple(text.split("/"))
-    if not all(NAME.fullmatch(part) and len(part) <= 60 for part in names):
+    if not all(NAME.fullmatch(part) and len(part) <= MOST_LETTERS for part in names):
         item = section.value(name)
         assert item is not None, "it has a text"
         section.fault(item, name, f"“{text[:60]}” must be names with slashes between, as in spine-1/leaf-2")
@@ -221,7 +222,7 @@ class NodeReader:
                 self.node.place = ()
         elif item.kind == "map":
             levels = Section(self.section.faults, item, f"{self.section.path}.path", item.entries)
-            names = [levels.text(level, longest=60, pattern=NAME) for level in item.entries]
+            names = [levels.text(level, longest=MOST_LETTERS, pattern=NAME) for level in item.entries]
             if all(names):
                 self.node.place, self.node.place_levels = tuple(name for name in names if name), tuple(item.entries)
         else:

@@ -215,6 +215,7 @@ class KubernetesCluster(ImportedCluster):
     runtime_class = models.CharField(max_length=253, blank=True)
     priority_class = models.CharField(max_length=253, blank=True)
     tolerates = models.CharField(max_length=300, blank=True, help_text="Keys of taints, with commas between them.")
+    levels = models.CharField(max_length=1000, blank=True, help_text="Labels that become levels, wide to narrow: label=level, or none.")
     uid = models.PositiveIntegerField(null=True, blank=True, help_text="User id that pods run as; empty: what their image says.")
     claim = models.CharField(max_length=253, blank=True, help_text="Volume claim for checkpoints.")
     mount = models.CharField(max_length=300, blank=True, help_text="Where pods see the volume.")

@@ -124,7 +124,7 @@ class Domain(models.Model):
     cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="domains")
     level = models.ForeignKey(TopologyLevel, on_delete=models.PROTECT, related_name="domains")
     parent = models.ForeignKey("self", null=True, blank=True, on_delete=models.CASCADE, related_name="children")
-    name = models.CharField(max_length=60)
+    name = models.CharField(max_length=63)
     path = models.CharField(max_length=400)
     bandwidth_gbps = models.PositiveIntegerField(null=True, blank=True, help_text="Where it differs from its level's.")
 
@@ -306,6 +306,7 @@ class InventoryImport(models.Model):
     remove_missing = models.BooleanField(default=False)
     digest = models.CharField(max_length=64)
     counts = models.JSONField(default=dict)
+    notes = models.JSONField(default=list, blank=True, help_text="What an operator should know before applying it, in sentences.")
     applied_at = MomentField(null=True, blank=True)
     applied_by_name = models.CharField(max_length=160, blank=True)
 

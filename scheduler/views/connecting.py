@@ -102,7 +102,8 @@ def cluster_add_kubernetes(request: HttpRequest) -> HttpResponse:
         if "keep" in request.POST:
             kubernetes.kubernetes_connect(access=access_of(request), cluster=sent["cluster"], settings=chosen, now=now())
             messages.success(request, f"{sent['cluster']} is connected.")
-            return redirect("cluster" if is_there else "kubernetes_import", name=sent["cluster"])
+            is_as_imported = is_there and chosen.levels == known.levels
+            return redirect("cluster" if is_as_imported else "kubernetes_import", name=sent["cluster"])
         kubernetes.must_be_valid(sent["cluster"], chosen)
         steps = kubernetes_check(chosen, kubeconfig=settings.KUBECONFIG)
     except ValidationError as fault:
@@ -131,7 +132,7 @@ def kubernetes_import_page(request: HttpRequest, name: str) -> HttpResponse:
         return render(request, "scheduler/kubernetes_import.html", context | {"silent": str(fault)}, status=409)
     if preview.upload is not None:
         return redirect("inventory_preview", public_id=preview.upload.public_id)
-    context |= {"faults": preview.faults, "same": not preview.faults}
+    context |= {"faults": preview.faults, "same": not preview.faults, "notes": preview.notes}
     return render(request, "scheduler/kubernetes_import.html", context, status=422 if preview.faults else 200)
 
 

@@ -45,7 +45,7 @@ def inventory_import(request: HttpRequest) -> HttpResponse:
     if preview.faults:
         return _upload_page(request, form, status=422, faults=preview.faults, source=source)
     if preview.upload is None:
-        return _upload_page(request, form, nothing=source, plan=_shown(preview.plan))
+        return _upload_page(request, form, nothing=source, plan=_shown(preview.plan), notes=preview.notes)
     return redirect("inventory_preview", public_id=preview.upload.public_id)
 
 

@@ -11,6 +11,7 @@ GPU, MIG, SHARED = f"{NVIDIA}gpu", f"{NVIDIA}mig-", f"{NVIDIA}gpu.shared"
 IN_CLUSTER = "in-cluster"  # the context of the service account that Kubernetes gives a console that runs in a pod
 CONSOLE, RUN, ROLE, INDEX = "gpufleet/console", "gpufleet/run", "gpufleet/role", "gpufleet/worker"  # labels of what is ours
 SEQUENCE, OWNER, QUEUE = "gpufleet/sequence", "gpufleet/owner", "gpufleet/queue"  # annotations
+CONTROL_PLANE = ("node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master")
 GATE = "gpufleet/gang"  # of pods that wait until all of their gang are there
 CONTAINER = "worker"
 LONGEST = 200  # characters of what Kubernetes says to people
@@ -32,6 +33,7 @@ class Settings:
     runtime_class: str = ""
     priority_class: str = ""
     tolerates: str = ""  # keys of taints, with commas between them
+    levels: str = ""  # labels of nodes that become levels of the topology (scheduler/hardware/kubernetes_levels.py)
     uid: int | None = None  # whom pods run as; None: whom their image says
     claim: str = ""  # volume claim for checkpoints
     mount: str = ""  # where pods see it
@@ -96,6 +98,8 @@ class NodeSeen:
     version: str
     taints: tuple[str, ...] = field(default=())
     since: datetime | None = None  # when it began to be as ready as it is
+    labels: Mapping[str, str] = field(default_factory=dict)
+    runs_jobs: bool = True
 
 
 def moment_of(text: object) -> datetime | None:
@@ -162,7 +166,15 @@ def node_of(found: Mapping[str, Any]) -> NodeSeen:
         version=str(_map(status.get("nodeInfo")).get("kubeletVersion") or ""),
         taints=tuple(str(one.get("key") or "") for one in map(_map, spec.get("taints") or ())),
         since=moment_of(ready.get("lastTransitionTime")),
+        labels={str(key): str(value) for key, value in _map(meta.get("labels")).items()},
+        runs_jobs=runs_jobs(found),
     )
+
+
+def runs_jobs(node: Mapping[str, Any]) -> bool:
+    """Control planes run none, unless they have GPUs."""
+    labels, there = _map(_map(node.get("metadata")).get("labels")), _map(_map(node.get("status")).get("capacity"))
+    return not any(label in labels for label in CONTROL_PLANE) or any(key == GPU or str(key).startswith(MIG) for key in there)
 
 
 def quantity(value: object) -> float:

@@ -84,7 +84,8 @@ def why_not(cluster: Cluster) -> str:
 
 def _why_not_of_kubernetes(cluster: Cluster, row: KubernetesCluster) -> str:
     try:
-        client_of(kubernetes_settings(row)).get("/version")
+        with client_of(kubernetes_settings(row)) as client:
+            client.get("/version")
         if row.folder:
             shared.look_at(shared.top_in(row.folder, row.tag))
     except (KubernetesSilent, FolderSilent):

@@ -1,5 +1,6 @@
 """Import in two steps: a preview that is kept, and applying exactly what it showed, in one transaction."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -9,7 +10,8 @@ from gpufleet.core.audit import audit_record
 from gpufleet.core.faults import Conflict
 from gpufleet.core.ids import public_id
 from quotas.permissions import Access, Can
-from scheduler.hardware.kubernetes import document_of
+from scheduler.hardware.kubernetes import Described, document_of
+from scheduler.hardware.kubernetes_levels import Known, levels_stated
 from scheduler.imports.applying import Applying
 from scheduler.imports.comparison import clusters_named, compare
 from scheduler.imports.documents import KUBERNETES, Fault, Unreadable, read
@@ -17,7 +19,7 @@ from scheduler.imports.plan import Plan
 from scheduler.imports.present import present_read
 from scheduler.imports.schema import read_document
 from scheduler.imports.spreadsheet import tree_of
-from scheduler.models import Cluster, GpuType, InventoryImport
+from scheduler.models import Cluster, GpuType, InventoryImport, KubernetesCluster, Node, TopologyLevel
 from scheduler.services.hardware.hardware import hardware_published
 from scheduler.services.loop.lease import lease_want
 from scheduler.services.loop.usage import usage_moment
@@ -27,10 +29,11 @@ PREVIEWS_KEPT = timedelta(days=7)
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """What a file would do. There is nothing to apply where it has faults or changes nothing."""
+    """What a file would do. There is nothing to apply where it has faults or changes nothing. `notes`: what an operator should know of it."""
 
     plan: Plan
     upload: InventoryImport | None
+    notes: Sequence[str] = ()
 
     @property
     def faults(self) -> list[Fault]:
@@ -49,18 +52,22 @@ def import_plan(*, text: str, form: str, remove_missing: bool, for_update: bool 
     return plan
 
 
-def import_preview(*, access: Access, text: str, form: str, source: str, remove_missing: bool, now: datetime, cluster: str = "") -> Preview:
-    """Say what the file would do, and keep it for `import_apply`. The inventory is left as it is. `cluster` is that of nodes of Kubernetes."""
+def import_preview(
+    *, access: Access, text: str, form: str, source: str, remove_missing: bool, now: datetime, cluster: str = "", notes: Sequence[str] = ()
+) -> Preview:
+    """Say what the file would do, and keep it for `import_apply`, with `notes`. The inventory is left as it is. `cluster` is that of nodes of
+    Kubernetes."""
     access.must_everywhere(Can.OPERATE)
     if form == KUBERNETES:
         try:
-            text, form = kubernetes_text(text, cluster or KUBERNETES), "yaml"
+            found = kubernetes_text(text, cluster or KUBERNETES)
         except Unreadable as fault:
             return Preview(Plan(faults=fault.faults), None)
+        text, form, notes = found.text, "yaml", found.notes
     with transaction.atomic():
         plan = import_plan(text=text, form=form, remove_missing=remove_missing)
         if plan.faults or not plan.effective:
-            return Preview(plan, None)
+            return Preview(plan, None, notes)
         InventoryImport.objects.filter(applied_at__isnull=True, created_at__lt=now - PREVIEWS_KEPT).delete()
         upload = InventoryImport.objects.create(
             public_id=public_id("i"),
@@ -73,16 +80,31 @@ def import_preview(*, access: Access, text: str, form: str, source: str, remove_
             remove_missing=remove_missing,
             digest=plan.digest,
             counts=plan.counts,
+            notes=list(notes),
         )
-    return Preview(plan, upload)
+    return Preview(plan, upload, notes)
 
 
-def kubernetes_text(text: str, cluster: str) -> str:
-    """Nodes of Kubernetes as an import file, with the GPU types as the inventory has them."""
+def kubernetes_text(text: str, cluster: str) -> Described:
+    """Nodes of Kubernetes as an import file, with the GPU types as the inventory has them, and the levels that the cluster's connection states."""
     known: dict[str, str] = {}
     for name, board in GpuType.objects.exclude(board="").order_by("name").values_list("name", "board"):
         known.setdefault(board, name)
-    return document_of(text, cluster=cluster, known_types=known, new_cluster=not Cluster.objects.filter(name=cluster).exists())
+    return document_of(
+        text,
+        cluster=cluster,
+        known_types=known,
+        new_cluster=not Cluster.objects.filter(name=cluster).exists(),
+        stated=levels_stated(KubernetesCluster.objects.filter(cluster__name=cluster).values_list("levels", flat=True).first() or ""),
+        there=topology_known(cluster),
+    )
+
+
+def topology_known(cluster: str) -> Known:
+    """The levels of a cluster, and where its nodes stand. Nothing is known of one that is new."""
+    levels = TopologyLevel.objects.filter(cluster__name=cluster).order_by("depth").values_list("name", flat=True)
+    there = Node.objects.filter(cluster__name=cluster, removed_at__isnull=True, domain__isnull=False).values_list("name", "domain__path")
+    return Known(tuple(levels), {name: tuple(path.split("/")) for name, path in there})
 
 
 def import_apply(*, access: Access, upload: InventoryImport, now: datetime) -> Plan:

@@ -1,7 +1,8 @@
 """Connecting a cluster to Kubernetes: each step is tried first, and what was found is imported by the usual preview."""
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from typing import Any
@@ -19,20 +20,21 @@ from quotas.permissions import Access, Can
 from scheduler.backends.base import BackendError
 from scheduler.backends.kubernetes.client import KubernetesClient
 from scheduler.backends.kubernetes.config import contexts_of, endpoint_of
-from scheduler.backends.kubernetes.values import GPU, MIG, Settings, quantity
+from scheduler.backends.kubernetes.values import Settings, quantity, runs_jobs
 from scheduler.backends.registry import kubernetes_settings
+from scheduler.hardware.kubernetes import Described
+from scheduler.hardware.kubernetes_levels import levels_fault, levels_stated, levels_text
 from scheduler.imports.documents import Unreadable
 from scheduler.imports.plan import Plan
 from scheduler.jobs.image import image_fault
 from scheduler.models import Cluster, KubernetesCluster
 from scheduler.services.hardware.checks import Step, StepsFailed
-from scheduler.services.hardware.imports import Preview, import_preview, kubernetes_text
+from scheduler.services.hardware.imports import Preview, import_preview, kubernetes_text, topology_known
 from scheduler.services.hardware.kubernetes_checks import kubernetes_check
 from scheduler.services.hardware.slurm import must_be_of
 
 BACKEND = "kubernetes"
 KEPT = tuple(one.name for one in fields(Settings) if one.name != "tag")
-CONTROL_PLANE = ("node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master")
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +90,13 @@ def must_be_valid(cluster: str, settings: Settings) -> None:
         must_be_of(row, BACKEND)
     if settings.image and (wrong := image_fault(settings.image)):
         faults["image"] = [wrong]
+    try:
+        stated = levels_stated(settings.levels) or ()
+    except ValueError as fault:
+        faults["levels"] = [str(fault)]
+    else:
+        if "cluster" not in faults and (wrong := levels_fault(stated, topology_known(cluster).levels, cluster=cluster)):
+            faults["levels"] = [wrong]
     for field in ("mount", "folder"):
         value = getattr(settings, field)
         if value and (not value.startswith("/") or value.strip("/") == "" or ".." in value.split("/")):
@@ -124,6 +133,7 @@ def kubernetes_asked(cluster: str, given: Mapping[str, Any]) -> Settings:
     Without a namespace it is that of the context, else `default`."""
     known = kubernetes_known(cluster)
     chosen = replace(known, **given)
+    chosen = replace(chosen, levels=levels_text(chosen.levels))
     contexts = kubernetes_contexts(known)
     if not chosen.context and len(contexts) == 1:
         chosen = replace(chosen, context=contexts[0])
@@ -145,31 +155,32 @@ def kubernetes_row(cluster: str) -> KubernetesCluster:
     return row
 
 
-def client_of(settings: Settings) -> KubernetesClient:
-    return KubernetesClient(endpoint_of(chosen_settings.KUBECONFIG, settings.context))
+@contextmanager
+def client_of(settings: Settings) -> Iterator[KubernetesClient]:
+    """A client for a few calls; its connections are closed after them."""
+    client = KubernetesClient(endpoint_of(chosen_settings.KUBECONFIG, settings.context))
+    try:
+        yield client
+    finally:
+        client.close()
 
 
-def kubernetes_document(*, cluster: str) -> str:
+def kubernetes_document(*, cluster: str) -> Described:
     """The nodes of a connected cluster as an import file. Raises BackendError, and `Unreadable` for labels that make no sense."""
-    row = kubernetes_row(cluster)
-    nodes, _ = client_of(kubernetes_settings(row)).every("/api/v1/nodes")
-    return kubernetes_text(orjson.dumps({"items": [_described(node) for node in nodes if _counts(node)]}).decode(), cluster)
+    with client_of(kubernetes_settings(kubernetes_row(cluster))) as client:
+        nodes, _ = client.every("/api/v1/nodes")
+    return kubernetes_text(orjson.dumps({"items": [_described(node) for node in nodes if runs_jobs(node)]}).decode(), cluster)
 
 
 def kubernetes_preview(*, access: Access, cluster: str, now: datetime) -> Preview:
     """What an import of a connected cluster would change. Raises BackendError where it does not answer."""
     access.must_everywhere(Can.OPERATE)
     try:
-        text = kubernetes_document(cluster=cluster)
+        found = kubernetes_document(cluster=cluster)
     except Unreadable as fault:
         return Preview(Plan(faults=fault.faults), None)
-    return import_preview(access=access, text=text, form="yaml", source=f"Kubernetes of {cluster}", remove_missing=False, now=now)
-
-
-def _counts(node: Mapping[str, Any]) -> bool:
-    """Control planes run no jobs, unless they have GPUs."""
-    labels, there = (node.get("metadata") or {}).get("labels") or {}, (node.get("status") or {}).get("capacity") or {}
-    return not any(label in labels for label in CONTROL_PLANE) or any(key == GPU or str(key).startswith(MIG) for key in there)
+    source = f"Kubernetes of {cluster}"
+    return import_preview(access=access, text=found.text, form="yaml", source=source, remove_missing=False, notes=found.notes, now=now)
 
 
 def _described(node: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 import os
 import secrets
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -14,6 +15,7 @@ from scheduler.backends.kubernetes.config import endpoint_of
 from scheduler.backends.kubernetes.errors import KubernetesDenied, KubernetesFailed
 from scheduler.backends.kubernetes.pods import made_for
 from scheduler.backends.kubernetes.values import NodeSeen, Settings, node_of
+from scheduler.hardware.kubernetes_levels import WELL_KNOWN, levels_stated
 from scheduler.services.hardware.checks import MEANS, Check, Step, must_be_writable, steps_tried
 
 Seen = Iterator[str | Finding]
@@ -45,6 +47,10 @@ class Site:
     def nodes(self) -> list[NodeSeen]:
         return [node_of(one) for one in self.client.every("/api/v1/nodes")[0]]
 
+    def close(self) -> None:
+        if "client" in self.__dict__:
+            self.client.close()
+
 
 def kubernetes_check(settings: Settings, *, kubeconfig: str) -> list[Step]:
     """Try each step. Changes nothing: the pod at the end is only tried (`dryRun`)."""
@@ -54,16 +60,20 @@ def kubernetes_check(settings: Settings, *, kubeconfig: str) -> list[Step]:
         Check("permissions", partial(_permissions, site), ROLE),
         Check("pods of others", partial(_others, site), ROLE, needed=False),
         Check("nodes", partial(_nodes, site), ROLE),
+        Check("levels", partial(_levels, site), "Correct the labels that become levels.", needed=False),
         Check("image", partial(_image, settings), "Name an image.", needed=False),
         *([Check("claim", partial(_claim, site), "Create the claim in the namespace.")] if settings.claim else []),
         *([Check("folder", partial(_folder, settings), FOLDER)] if settings.folder else []),
     ]
-    return steps_tried(
-        [Check("server", partial(_server, site), REACH)],
-        [Check("credentials", partial(_credentials, site), KNOWN)],
-        facts,
-        [Check("pod", partial(_pod, site), "Put right what Kubernetes says.")],
-    )
+    try:
+        return steps_tried(
+            [Check("server", partial(_server, site), REACH)],
+            [Check("credentials", partial(_credentials, site), KNOWN)],
+            facts,
+            [Check("pod", partial(_pod, site), "Put right what Kubernetes says.")],
+        )
+    finally:
+        site.close()
 
 
 def _server(site: Site) -> Seen:
@@ -135,6 +145,21 @@ def _nodes(site: Site) -> Seen:
     if told := [f"{name} ({taint})" for name, taint in own if not taint.startswith(OF_KUBERNETES)]:
         do = "Name these keys under Taints."
         yield Finding(f"Nodes have taints that pods do not tolerate: {some(told)}.", "No job starts there.", do, note=True)
+
+
+def _levels(site: Site) -> Seen:
+    """How many domains each level would have, by the labels of the nodes that run jobs."""
+    stated, nodes = levels_stated(site.settings.levels), [node for node in site.nodes if node.runs_jobs]
+    names = {one: Counter(filter(None, (node.labels.get(one.label) for node in nodes))) for one in (WELL_KNOWN if stated is None else stated)}
+    yield ", ".join(f"{one.level} ({len(found)})" for one, found in names.items() if found) or "none"
+    for one, found in names.items() if stated and nodes else ():
+        lacking = [node.name for node in nodes if not node.labels.get(one.label)]
+        if not found:
+            do = "Correct the label, or install what gives it to nodes."
+            yield Finding(f"No node has the label {one.label}.", f"No node is in a {one.level}.", do)
+        elif lacking:
+            told = f"Label {one.label} is missing on {len(lacking)} of {len(nodes)} nodes: {some(lacking)}."
+            yield Finding(told, f"They have no neighbors in a {one.level}.", "Label these nodes.", note=True)
 
 
 def _image(settings: Settings) -> Seen:

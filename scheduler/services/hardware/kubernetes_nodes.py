@@ -70,13 +70,13 @@ def kubernetes_nodes_reconcile(*, now: datetime) -> int:
     changed = 0
     for row in all_connected():
         try:
-            client = client_of(kubernetes_settings(row))
-            nodes = [node_of(one) for one in client.every("/api/v1/nodes")[0]]
-            found, others = differences(row, nodes, now=now), pods_of_others(client, row.tag)
+            with client_of(kubernetes_settings(row)) as client:
+                nodes = [node_of(one) for one in client.every("/api/v1/nodes")[0]]
+                others = pods_of_others(client, row.tag)
         except BackendError as fault:
             log.warning("the nodes and pods of %s could not be read from Kubernetes: %s", row.cluster.name, fault)
             continue
-        changed += sum(_agree(one, now) for one in found)
+        changed += sum(_agree(one, now) for one in differences(row, nodes, now=now))
         changed += outside_follow(cluster=row.cluster_id, jobs=others, now=now)
     return changed
 

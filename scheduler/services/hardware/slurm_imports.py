@@ -85,9 +85,10 @@ def _import(row: Connection, now: datetime) -> tuple[InventoryImport | None, boo
     """The preview that is to be looked at, if any, and whether one was applied."""
     cluster = row.cluster.name
     if isinstance(row, KubernetesCluster):
-        text, source = kubernetes_document(cluster=cluster), f"Kubernetes of {cluster}, by itself"
+        found, source = kubernetes_document(cluster=cluster), f"Kubernetes of {cluster}, by itself"
+        text, notes = found.text, found.notes
     else:
-        text, source = slurm_document(cluster=cluster, types={}), f"Slurm of {cluster}, by itself"
+        text, notes, source = slurm_document(cluster=cluster, types={}), (), f"Slurm of {cluster}, by itself"
     plan = import_plan(text=text, form="yaml", remove_missing=False)
     if plan.faults:
         raise ValidationError("; ".join(fault.message for fault in plan.faults[:3]))
@@ -98,7 +99,7 @@ def _import(row: Connection, now: datetime) -> tuple[InventoryImport | None, boo
         known = InventoryImport.objects.filter(source=source, applied_at__isnull=True, digest=plan.digest).order_by("-pk").first()
         if known is not None:
             return known, False
-    upload = import_preview(access=ITSELF, text=text, form="yaml", source=source, remove_missing=False, now=now).upload
+    upload = import_preview(access=ITSELF, text=text, form="yaml", source=source, remove_missing=False, notes=notes, now=now).upload
     if upload is None or not is_safe(plan):
         return upload, False
     if upload.digest != plan.digest:

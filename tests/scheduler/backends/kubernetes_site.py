@@ -6,10 +6,12 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import timedelta
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
+from django.core.management import call_command
 
 from gpufleet.core.times import now
 from scheduler.backends.base import RunState, SeenRun, WorkerSeat
@@ -26,6 +28,7 @@ from tests.scheduler.backends.scenes import start_order
 from tests.servers import wait_until
 
 NODES = ("gpu001", "gpu002", "gpu003", "gpu004")
+REGION, ZONE, RACK, CLIQUE = LABELS = ("topology.kubernetes.io/region", "topology.kubernetes.io/zone", "example.org/rack", "nvidia.com/gpu.clique")
 
 
 class Api:
@@ -78,6 +81,11 @@ class Api:
 
     def pods(self) -> list[dict[str, Any]]:
         return self.admin.every("/api/v1/namespaces/gpufleet/pods")[0]
+
+    def label(self, label: str, **values: str | None) -> None:
+        """Give nodes a label, or take it away."""
+        for name, value in values.items():
+            self.admin.patch(f"/api/v1/nodes/{name}", {"metadata": {"labels": {label: value}}})
 
     def clear(self) -> None:
         for pod in self.pods():
@@ -139,6 +147,29 @@ class Site:
     def mine(self) -> list[str]:
         told = [(pod["metadata"], pod.get("status", {})) for pod in self.api.pods()]
         return [f"{meta['name']} {status.get('phase')} {status.get('reason', '')}" for meta, status in told if self.settings.tag in meta["name"]]
+
+
+@pytest.fixture
+def offered(k8s_api: Api, settings: Any, tmp_path: Path) -> Iterator[Api]:
+    """The machine offers one context, and the fixture takes back what tests leave in Kubernetes."""
+    settings.KUBECONFIG = k8s_api.kubeconfig_in(tmp_path)
+    settings.DATA_DIR = tmp_path
+    yield k8s_api
+    for name in NODES:
+        product = {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"}
+        labels = product | dict.fromkeys(LABELS)
+        k8s_api.admin.patch(f"/api/v1/nodes/{name}", {"metadata": {"labels": labels}, "spec": {"unschedulable": None}})
+    k8s_api.clear()
+
+
+def run(*arguments: str) -> str:
+    out = StringIO()
+    call_command("inventory", *arguments, stdout=out)
+    return out.getvalue()
+
+
+def connect(*more: str) -> str:
+    return run("connect-kubernetes", "--cluster", "k8s", "--namespace", "gpufleet", "--image", "registry/any:1", *more)
 
 
 @pytest.fixture

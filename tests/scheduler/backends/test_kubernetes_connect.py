@@ -15,38 +15,16 @@ from scheduler.models import Cluster, Gpu, Health, KubernetesCluster, Node, Outs
 from scheduler.services.hardware.kubernetes_nodes import kubernetes_nodes_reconcile
 from scheduler.services.hardware.slurm_imports import imports_turn
 from tests import builders
-from tests.scheduler.backends.kubernetes_site import NODES
+from tests.scheduler.backends.kubernetes_site import NODES, connect, run
 
 pytestmark = [pytest.mark.django_db]
-
-
-@pytest.fixture
-def offered(k8s_api, settings, tmp_path):
-    """The machine offers one context, and the fixture takes back what tests leave in Kubernetes."""
-    settings.KUBECONFIG = k8s_api.kubeconfig_in(tmp_path)
-    settings.DATA_DIR = tmp_path
-    yield k8s_api
-    for name in NODES:
-        product = {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"}
-        k8s_api.admin.patch(f"/api/v1/nodes/{name}", {"metadata": {"labels": product}, "spec": {"unschedulable": None}})
-    k8s_api.clear()
-
-
-def run(*arguments: str) -> str:
-    out = StringIO()
-    call_command("inventory", *arguments, stdout=out)
-    return out.getvalue()
-
-
-def connect(*more: str) -> str:
-    return run("connect-kubernetes", "--cluster", "k8s", "--namespace", "gpufleet", "--image", "registry/any:1", *more)
 
 
 def test_each_step_is_tried_and_the_nodes_are_imported(offered):
     told = connect()
 
     lines = {line[9:30].strip(): line.split()[0] for line in told.splitlines()[:-1] if not line.startswith(" ")}
-    assert list(lines) == ["server", "credentials", "version", "permissions", "pods of others", "nodes", "image", "pod"]
+    assert list(lines) == ["server", "credentials", "version", "permissions", "pods of others", "nodes", "levels", "image", "pod"]
     assert set(lines.values()) == {"ok"}, told
     assert "as console" in told
     assert "Connected." in told
@@ -141,7 +119,7 @@ def test_the_doctor_tries_the_same_steps(offered):
 
     call_command("doctor", "--cluster", "k8s", stdout=out)
 
-    assert out.getvalue() == "9 checks, no findings.\n"
+    assert out.getvalue() == "10 checks, no findings.\n"
 
 
 def test_it_is_imported_by_itself_once_somebody_asks_for_it(offered, personas):

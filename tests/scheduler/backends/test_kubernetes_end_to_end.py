@@ -1,6 +1,7 @@
 """The whole way of a job on Kubernetes: submitted, placed by the engine, carried out as pods, preempted, resumed and completed."""
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -174,7 +175,7 @@ def test_a_server_that_does_not_answer_gets_nothing_new_and_loses_nothing(consol
 
 
 def test_a_cordoned_node_gets_nothing_new(console, monkeypatch):
-    monkeypatch.setattr("scheduler.services.hardware.kubernetes_nodes.client_of", lambda _: console.site.api.client)
+    monkeypatch.setattr("scheduler.services.hardware.kubernetes_nodes.client_of", lambda _: nullcontext(console.site.api.client))
     KubernetesCluster.objects.create(cluster=console.site.cluster, context="test", namespace="gpufleet", tag=console.site.settings.tag)
     for name in NODES[1:]:
         console.site.api.admin.patch(f"/api/v1/nodes/{name}", {"spec": {"unschedulable": True}})

@@ -7,7 +7,7 @@ import pytest
 from django.core.management import CommandError, call_command
 from django.urls import reverse
 
-from scheduler.models import Cluster, Gpu, Node
+from scheduler.models import Cluster, Gpu, KubernetesCluster, Node
 
 pytestmark = pytest.mark.django_db
 
@@ -74,6 +74,40 @@ def test_page_and_api_preview_it_without_writing(personas):
     assert not Node.objects.exists()
 
 
+ZONE = "topology.kubernetes.io/zone"
+
+
+def in_zones(**zones: str) -> str:
+    items = [node(name) for name in zones]
+    for item, zone in zip(items, zones.values(), strict=True):
+        item["metadata"]["labels"] |= {ZONE: zone, "example.org/rack": "r1"}
+    return json.dumps({"items": items})
+
+
+def test_zones_of_a_file_become_places_and_those_that_a_connection_states_hold_here_too(tmp_path):
+    path = tmp_path / "nodes.json"
+    path.write_text(in_zones(one="a", two="b"))
+
+    by_command(path)
+    assert list(Node.objects.order_by("name").values_list("name", "domain__path")) == [("one", "a"), ("two", "b")]
+    assert "Applied." not in by_command(path)
+
+    KubernetesCluster.objects.create(cluster=Cluster.objects.get(), context="test", namespace="x", levels=f"{ZONE}=zone, example.org/rack=rack")
+    told = by_command(path)
+    assert list(Node.objects.order_by("name").values_list("domain__path", flat=True)) == ["a/r1", "b/r1"]
+    assert "note     rack r1 is in 2 places: a (one), b (two). Each counts as a separate rack." in told
+
+
+def test_the_page_of_a_file_with_nothing_to_change_has_the_notes(tmp_path, personas):
+    path = tmp_path / "nodes.json"
+    path.write_text(in_zones(one="a", two=""))
+    by_command(path)
+
+    page = personas.client("operator").post(reverse("inventory_import"), {"text": path.read_text(), "form": "kubernetes", "cluster": "k8s"})
+
+    assert f"Label {ZONE} is missing on 1 of 2 nodes: two." in page.content.decode()
+
+
 def with_capacity(**capacity: object) -> str:
     return json.dumps({"items": [node("plain") | {"status": {"capacity": capacity}}]})
 
@@ -86,6 +120,8 @@ ODD = {
     "memory of 400 digits": with_capacity(memory="9" * 400 + "Ki"),
     "memory out of range": with_capacity(memory="9" * 18 + "Ti"),
     "true": with_capacity(cpu=True),
+    "zone with a slash": in_zones(odd="a/b"),
+    "zone of 64 letters": in_zones(odd="a" * 64),
     "count of no digit": json.dumps({"items": [node("odd", gpu__product="NVIDIA-H100-80GB-HBM3", gpu__count="²")]}),
     "GPU memory of 5000 digits": json.dumps({"items": [node("odd", **H100 | {"gpu__memory": "9" * 5000})]}),
 }

@@ -17,6 +17,7 @@ from quotas.permissions import Access, Can, Grant
 from scheduler.backends.base import BackendError
 from scheduler.backends.slurm.values import Settings
 from scheduler.hardware.discovery import NothingFound, machine_read
+from scheduler.hardware.kubernetes import Described
 from scheduler.hardware.slurm import KnownType, UnknownType
 from scheduler.imports.documents import FORMATS, KUBERNETES, Unreadable, decoded, format_of
 from scheduler.presenters.hardware import difference_lines
@@ -65,6 +66,7 @@ class Command(BaseCommand):
         join.add_argument("--image", help="of jobs that name none")
         join.add_argument("--service-account", help="of the pods; by default that of the namespace")
         join.add_argument("--pull-secret", help="name of a Secret with which images are pulled")
+        join.add_argument("--levels", help="labels of nodes that become levels, wide to narrow: LABEL=LEVEL,…; none: no label")
         join.add_argument("--runtime-class", help="of the pods, such as nvidia")
         join.add_argument("--priority-class", help="of the pods")
         join.add_argument("--tolerates", help="keys of taints, with commas between them, beside nvidia.com/gpu")
@@ -97,16 +99,20 @@ class Command(BaseCommand):
         if options["action"] == "slurm-accounts":
             self._accounts(options)
             return
+        notes: tuple[str, ...] = ()
         if options["action"] == "import":
             source, text, form = self._file(options)
         elif options["action"] == "slurm":
             source, text, form = self._slurm(options)
         elif options["action"] == "kubernetes":
-            source, text, form = self._kubernetes(options)
+            found = self._kubernetes(options)
+            source, text, form, notes = f"Kubernetes of {options['cluster']}", found.text, "yaml", found.notes
         else:
             source, text, form = self._machine(options)
         if options.get("print"):
             self.stdout.write(text, ending="")
+            for note in notes:
+                self.stderr.write(note)
             return
         access = command_line_access()
         preview = import_preview(
@@ -116,6 +122,7 @@ class Command(BaseCommand):
             source=source,
             remove_missing=bool(options.get("remove_missing")),
             cluster=str(options.get("cluster") or ""),
+            notes=notes,
             now=now(),
         )
         self._tell(preview, source)
@@ -186,17 +193,16 @@ class Command(BaseCommand):
         self._steps(made.steps)
         self.stdout.write(f"Connected. Import its nodes with: gpufleet inventory kubernetes --cluster {options['cluster']}")
 
-    def _kubernetes(self, options: dict[str, Any]) -> tuple[str, str, str]:
+    def _kubernetes(self, options: dict[str, Any]) -> Described:
         self._every(options)
         try:
-            text = kubernetes.kubernetes_document(cluster=options["cluster"])
+            return kubernetes.kubernetes_document(cluster=options["cluster"])
         except ValidationError as fault:
             raise CommandError("\n".join(fault.messages), returncode=2) from fault
         except Unreadable as fault:
             raise CommandError("\n".join(str(line) for line in fault.faults), returncode=3) from fault
         except BackendError as fault:
             raise CommandError(str(fault), returncode=3) from fault
-        return f"Kubernetes of {options['cluster']}", text, "yaml"
 
     def _steps(self, steps: list[Step]) -> None:
         for step in steps:
@@ -258,6 +264,8 @@ class Command(BaseCommand):
             fields = "; ".join(f"{name}: {before} -> {after}" for name, before, after in difference_lines(change))
             notes = ", ".join(change.notes)
             self.stdout.write(" ".join(part for part in (f"{change.kind:8}", change.what, change.name, fields, notes and f"({notes})") if part))
+        for note in preview.notes:
+            self.stdout.write(f"{'note':8} {note}")
         counts = ", ".join(f"{count} {kind}" for kind, count in preview.plan.counts_of())
         self.stdout.write(counts or "Nothing to change.")
 
