@@ -144,7 +144,7 @@ def _clashes(level: str, found: Mapping[str, tuple[str, str]]) -> list[str]:
     notes = []
     for value, places in several[:CLASHES_TOLD]:
         told = [above if names == [above] else f"{above} ({some(names, CLASHES_TOLD)})" for above, names in sorted(places.items())]
-        notes.append(f"{level} {value} is in {len(places)} places: {some(told, CLASHES_TOLD)}. Each counts as a separate {level}.")
+        notes.append(f"The {level} {value} is in {len(places)} places: {some(told, CLASHES_TOLD)}. Each counts as a separate {level}.")
     if len(several) > CLASHES_TOLD:
         notes.append(f"{len(several) - CLASHES_TOLD} more of the level {level} are in several places.")
     return notes

@@ -159,7 +159,7 @@ def _levels(site: Site) -> Seen:
             yield Finding(f"No node has the label {one.label}.", f"No node is in a {one.level}.", do)
         elif lacking:
             told = f"Label {one.label} is missing on {len(lacking)} of {len(nodes)} nodes: {some(lacking)}."
-            yield Finding(told, f"They have no neighbors in a {one.level}.", "Label these nodes.", note=True)
+            yield Finding(told, f"Without it a node has no neighbors in its {one.level}.", "Label these nodes.", note=True)
 
 
 def _image(settings: Settings) -> Seen:

@@ -185,8 +185,8 @@ def test_a_rack_in_two_zones_is_told_and_is_two_racks(offered):
     told = imported()
 
     assert places() == [f"{A}/r1", f"{A}/r1", f"{B}/r1", f"{B}/r1"]
-    assert f"rack r1 is in 2 places: {A} (gpu001, gpu002), {B} (gpu003, gpu004). Each counts as a separate rack." in told
-    assert f"NVLink domain b1946ac9.7 is in 2 places: {A}/r1 (gpu002), {B}/r1 (gpu003). Each counts as a separate NVLink domain." in told
+    assert f"The rack r1 is in 2 places: {A} (gpu001, gpu002), {B} (gpu003, gpu004). Each counts as a separate rack." in told
+    assert f"The NVLink domain b1946ac9.7 is in 2 places: {A}/r1 (gpu002), {B}/r1 (gpu003). Each counts as a separate NVLink domain." in told
 
 
 def test_levels_of_other_names_are_kept_or_told(offered, personas):

@@ -95,7 +95,7 @@ def test_zones_of_a_file_become_places_and_those_that_a_connection_states_hold_h
     KubernetesCluster.objects.create(cluster=Cluster.objects.get(), context="test", namespace="x", levels=f"{ZONE}=zone, example.org/rack=rack")
     told = by_command(path)
     assert list(Node.objects.order_by("name").values_list("domain__path", flat=True)) == ["a/r1", "b/r1"]
-    assert "note     rack r1 is in 2 places: a (one), b (two). Each counts as a separate rack." in told
+    assert "note     The rack r1 is in 2 places: a (one), b (two). Each counts as a separate rack." in told
 
 
 def test_the_page_of_a_file_with_nothing_to_change_has_the_notes(tmp_path, personas):
