@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 
-# Bytes a second of one lane, one way, by generation, without the coding of the line.
-LANE_BYTES = {1: 250e6, 2: 500e6, 3: 984.6e6, 4: 1_969e6, 5: 3_938e6, 6: 7_563e6}
+from scheduler.hardware.pcie import LANE_BYTES
+
 # The headers of packets take part of a link: at so much of it one way, nothing more goes through.
 SATURATED = 0.8
 GIGABIT_BYTES = 125_000_000

@@ -7,7 +7,7 @@ document, and what a document leaves out keeps its value.
 import importlib.metadata
 import os
 import platform
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +17,7 @@ import pynvml
 import yaml
 
 from scheduler.engine.model.mig import Board, board_of
+from scheduler.hardware.pcie import link_gbps
 from scheduler.imports.documents import FORMAT
 
 INSTALL = (
@@ -51,6 +52,7 @@ class Device:
     name: str
     uuid: str
     memory_mib: int
+    memory_gbps: int | None = None
     numa_node: int | None = None
     pcie_generation: int | None = None
     pcie_width: int | None = None
@@ -131,6 +133,7 @@ def _device(index: int, handle: Any, notes: list[str]) -> Device:
         str(pynvml.nvmlDeviceGetName(handle)),
         str(pynvml.nvmlDeviceGetUUID(handle)),
         pynvml.nvmlDeviceGetMemoryInfo(handle).total // (1024 * 1024),
+        memory_gbps=_memory_gbps(handle),
         numa_node=_numa_node(handle),
         pcie_generation=_maybe(pynvml.nvmlDeviceGetMaxPcieLinkGeneration, handle),
         pcie_width=_maybe(pynvml.nvmlDeviceGetMaxPcieLinkWidth, handle),
@@ -144,6 +147,12 @@ def _device(index: int, handle: Any, notes: list[str]) -> Device:
                 f"GPU {index} is split, but only an administrator may ask where its instances lie; its split is left as the inventory has it."
             )
     return device
+
+
+def _memory_gbps(handle: Any) -> int | None:
+    """Of its memory, at the highest clock; two bits go over each line of the bus in one turn of that."""
+    width, clock = _maybe(pynvml.nvmlDeviceGetMemoryBusWidth, handle), _maybe(pynvml.nvmlDeviceGetMaxClockInfo, handle, pynvml.NVML_CLOCK_MEM)
+    return 2 * width * clock // 8000 or None if width and clock else None
 
 
 def _numa_node(handle: Any) -> int | None:
@@ -180,14 +189,28 @@ def _islands(handles: Sequence[Any]) -> list[list[int]]:
     return [[index for index, number in enumerate(group) if number == island] for island in dict.fromkeys(group)]
 
 
-def document_of(machine: Machine, *, cluster: str, new_cluster: bool, known_types: dict[str, str], backend: str = "") -> str:
-    """The machine as an import file. `known_types` maps boards to the names under which the inventory has them; a new cluster gets `backend`."""
+def document_of(
+    machine: Machine,
+    *,
+    cluster: str,
+    new_cluster: bool,
+    known_types: dict[str, str],
+    backend: str = "",
+    stated_of_types: Collection[str] = (),
+    stated_of_links: bool = False,
+) -> str:
+    """The machine as an import file. `known_types` maps boards to the names under which the inventory has them; a new cluster gets `backend`.
+
+    Bandwidths that somebody has stated, of the memory of some types or of the node's PCIe links, stay as they are.
+    """
     gpus, splits, types = [], [], {}
     for device in machine.devices:
         board = board_of(device.name)
         kind = known_types.get(board.name, "") if board else ""
         kind = kind or device.name.removeprefix("NVIDIA ").replace(" ", "-")
         types[kind] = {"name": kind, **({"board": board.name} if board else {}), "memory_mib": device.memory_mib}
+        if device.memory_gbps is not None and kind not in stated_of_types:
+            types[kind]["hbm_gbps"] = device.memory_gbps
         facts = {"numa_node": device.numa_node, "pcie_generation": device.pcie_generation, "pcie_width": device.pcie_width}
         gpu = {
             "index": device.index,
@@ -202,14 +225,22 @@ def document_of(machine: Machine, *, cluster: str, new_cluster: bool, known_type
             splits.append({"gpu": device.index, "instances": [{"profile": part.profile, "start": part.start, "uuid": part.uuid} for part in placed]})
     node: dict[str, Any] = {"name": machine.name, "cluster": cluster, "gpu_type": gpus[0]["gpu_type"] if gpus else None, "cpus": machine.cpus}
     node |= {"host_memory_mib": machine.memory_mib, "gpus": gpus}
+    links = [link_gbps(device.pcie_generation, device.pcie_width) for device in machine.devices]
+    if not stated_of_links and (known := [link for link in links if link]):
+        node["pcie_gbps"] = min(known)
     if len(machine.islands) > 1:
         node["islands"] = machine.islands
     if splits:
         node["mig"] = splits
     document: dict[str, Any] = {"format": FORMAT}
-    fresh = [facts for name, facts in types.items() if name not in known_types.values()]
-    if fresh:
-        document["gpu_types"] = fresh
+    inventory = {*known_types.values()}
+    told = [
+        {"name": name, "hbm_gbps": facts["hbm_gbps"]} if name in inventory else facts
+        for name, facts in types.items()
+        if name not in inventory or "hbm_gbps" in facts
+    ]
+    if told:
+        document["gpu_types"] = told
     if new_cluster:
         document["clusters"] = [{"name": cluster, "backend": backend} if backend else {"name": cluster}]
     document["nodes"] = [node]

@@ -35,7 +35,15 @@ def machine_document(machine: Machine, cluster: str = "") -> str:
     fresh = not Cluster.objects.filter(name=cluster).exists()
     # Where jobs may run on this machine, that is what its cluster is for.
     backend = "local" if settings.LOCAL["LOCAL"] else ""
-    return document_of(machine, cluster=cluster, new_cluster=fresh, known_types=known, backend=backend)
+    return document_of(
+        machine,
+        cluster=cluster,
+        new_cluster=fresh,
+        known_types=known,
+        backend=backend,
+        stated_of_types={*GpuType.objects.exclude(hbm_gbps=0).values_list("name", flat=True)},
+        stated_of_links=Node.objects.filter(name=machine.name, cluster__name=cluster, removed_at__isnull=True, pcie_gbps__isnull=False).exists(),
+    )
 
 
 def machine_add(*, access: Access, cluster: str, now: datetime) -> Discovered:

@@ -1,6 +1,6 @@
 /* A test double of the driver's library: enough for discovery, driven through the environment.
    STUB_GPUS: how many. STUB_MIG=1: GPU 0 is split. STUB_NO_PLACEMENT=1: only an administrator may ask where instances lie.
-   STUB_PAIRS=1: NVLink joins neighbours only. */
+   STUB_PAIRS=1: NVLink joins neighbours only. STUB_OLD=1: the driver does not know how wide the bus to memory is. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -33,6 +33,8 @@ int nvmlDeviceGetPciInfo_v3(dev device, pci *info) { memset(info, 0, sizeof *inf
 int nvmlDeviceGetNumaNodeId(dev device, int *node) { *node = (int)(number(device) / 2); return 0; }
 int nvmlDeviceGetMaxPcieLinkGeneration(dev device, unsigned *generation) { *generation = 5; return 0; }
 int nvmlDeviceGetMaxPcieLinkWidth(dev device, unsigned *width) { *width = 16; return 0; }
+int nvmlDeviceGetMemoryBusWidth(dev device, unsigned *bits) { *bits = 5120; return set("STUB_OLD") ? 3 : 0; }
+int nvmlDeviceGetMaxClockInfo(dev device, int kind, unsigned *mhz) { *mhz = kind == 2 ? 2619 : 1980; return 0; }
 int nvmlDeviceGetMigMode(dev device, unsigned *now, unsigned *next) { *now = *next = set("STUB_MIG") && number(device) == 0; return 0; }
 int nvmlDeviceGetMaxMigDeviceCount(dev device, unsigned *most) { *most = 7; return 0; }
 int nvmlDeviceGetMigDeviceHandleByIndex(dev device, unsigned index, dev *part) { *part = (dev)(long)(101 + index); return index < 2 ? 0 : 6; }

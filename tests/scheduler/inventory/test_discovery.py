@@ -13,7 +13,7 @@ import yaml
 from scheduler.hardware import discovery
 from scheduler.hardware.discovery import Device, Machine, NothingFound, Slice, document_of, machine_read
 from scheduler.models import Gpu, GpuMode, Node
-from scheduler.services.hardware.discovery import machine_discover
+from scheduler.services.hardware.discovery import machine_discover, machine_document
 from scheduler.services.hardware.imports import import_apply, import_plan, import_preview
 from tests.builders import NOON, cluster, gpu_type, node
 
@@ -109,10 +109,40 @@ def test_what_was_found_is_imported_and_found_again_changes_nothing(driver, pers
     assert import_plan(text=text, form="yaml", remove_missing=False).changes == []
 
 
+def test_bandwidths_of_memory_and_of_the_slowest_link_are_found(driver):
+    document = yaml.safe_load(text_of(machine(look(driver))))
+    assert document["gpu_types"][0]["hbm_gbps"] == 3352
+    assert document["nodes"][0]["pcie_gbps"] == 63
+
+    narrow = machine(look(driver, STUB_OLD="1"))
+    narrow.devices[1].pcie_width = 8
+    document = yaml.safe_load(text_of(narrow))
+    assert "hbm_gbps" not in document["gpu_types"][0]
+    assert document["nodes"][0]["pcie_gbps"] == 31
+
+
+@pytest.mark.django_db
+def test_bandwidths_that_somebody_has_stated_stay(driver):
+    found = machine(look(driver))
+    own = gpu_type("H100-SXM-80GB", hbm_gbps=0)
+    here = node(found.name, of=cluster("local"))
+
+    told = yaml.safe_load(machine_document(found))
+    assert told["gpu_types"] == [{"name": "H100-SXM-80GB", "hbm_gbps": 3352}]
+    assert told["nodes"][0]["pcie_gbps"] == 63
+
+    type(own).objects.update(hbm_gbps=3000)
+    Node.objects.filter(pk=here.pk).update(pcie_gbps=50)
+    told = yaml.safe_load(machine_document(found))
+    assert "gpu_types" not in told
+    assert "pcie_gbps" not in told["nodes"][0]
+
+
 @pytest.mark.django_db
 def test_a_type_that_the_inventory_knows_keeps_its_name_there(driver):
     gpu_type("H100-SXM-80GB")
-    document = yaml.safe_load(text_of(machine(look(driver)), known_types={"H100-80": "H100-SXM-80GB"}, new_cluster=False))
+    known = {"known_types": {"H100-80": "H100-SXM-80GB"}, "stated_of_types": {"H100-SXM-80GB"}}
+    document = yaml.safe_load(text_of(machine(look(driver)), **known, new_cluster=False))
     assert document["nodes"][0]["gpu_type"] == "H100-SXM-80GB"
     assert "gpu_types" not in document
     assert "clusters" not in document
