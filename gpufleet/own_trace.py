@@ -10,19 +10,20 @@ from pathlib import Path
 
 from scheduler.cli import BAD_INPUT, whole
 from scheduler.trace_command import write_scenario
+from scheduler.traces import MOST_OWN_DAYS
 
-MOST_DAYS = 365
+EPILOG = "Without a shell: What-if, Traces, Add a trace in the console, or GET /api/v1/traces/own?days=7."
 
 
 def main(arguments: Sequence[str]) -> int:
     """Write the jobs of this fleet's last days, with its nodes and quotas of today, as a scenario to simulate."""
-    parser = argparse.ArgumentParser(prog="gpufleet trace own", description=main.__doc__)
-    parser.add_argument("--days", type=whole(1), default=7, metavar="N", help=f"how far it goes back, up to {MOST_DAYS} (default 7)")
+    parser = argparse.ArgumentParser(prog="gpufleet trace own", description=main.__doc__, epilog=EPILOG)
+    parser.add_argument("--days", type=whole(1), default=7, metavar="N", help=f"how far it goes back, up to {MOST_OWN_DAYS} (default 7)")
     parser.add_argument("--data-dir", metavar="PATH", help="the folder of an embedded console")
     parser.add_argument("--out", default="-", metavar="FILE", help="where to write the scenario (default -: standard output)")
     options = parser.parse_args(arguments)
-    if options.days > MOST_DAYS:
-        parser.error(f"--days is at most {MOST_DAYS}")
+    if options.days > MOST_OWN_DAYS:
+        parser.error(f"--days is at most {MOST_OWN_DAYS}")
     if options.data_dir:
         os.environ["GPUFLEET_DATA_DIR"] = str(Path(options.data_dir).expanduser().absolute())
     from gpufleet.environment import ConfigurationError

@@ -21,6 +21,7 @@ from scheduler.services.budgets import budgets_step
 from scheduler.services.cost_mails import cost_mails_turn
 from scheduler.services.costs import costs_step
 from scheduler.services.forecasts.forecasting import ForecastMemory, forecast_run
+from scheduler.services.forecasts.own_traces import own_trace_write
 from scheduler.services.forecasts.replays import replay_run
 from scheduler.services.hardware.kubernetes_nodes import kubernetes_nodes_reconcile
 from scheduler.services.hardware.planned_health import planned_health_begin
@@ -215,6 +216,12 @@ def quota_changes() -> int:
 def quota_replay(key: int) -> str | None:
     """Play the last days under a drafted tree."""
     return replay_run(key=key, clock=now)
+
+
+@shared_task
+def own_trace(key: int) -> str | None:
+    """Write a trace of the last days."""
+    return own_trace_write(key=key, clock=now)
 
 
 @shared_task

@@ -152,6 +152,7 @@ UNSAID = [
     Unsaid(
         "what_if_make", "nodes.*|queue|change|", "Which nodes, quotas and drafts there are, each node named once, and something differs from today."
     ),
+    Unsaid("own_trace_make", "days", "Jobs came in these days, and no more than are kept."),
     Unsaid("trace_make", "files.*|nodes.*|limit|title", "The texts are files of their own, which name nodes or need some; a title has words."),
     Unsaid(
         "cluster_kubernetes_.*",

@@ -81,6 +81,7 @@ WRITES = {
     "gpu_geometry": "PUT gpus/{public_id}/geometry, DELETE gpus/{public_id}/geometry",
     "what-if-new": "POST what-ifs",
     "trace-new": "POST traces",
+    "trace-own": "POST traces/own",
     "trace-remove": "DELETE traces/{public_id}",
     "what-if-end": "DELETE what-ifs/{public_id}",
     # telemetry and health

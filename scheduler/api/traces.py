@@ -1,24 +1,30 @@
-"""Traces of the what-if lab over HTTP: added from the text of files, listed, and removed."""
+"""Traces of the what-if lab over HTTP: added from the text of files or from this fleet's past, listed, downloaded and removed."""
 
 from collections.abc import Callable
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
 from django.http import HttpRequest, HttpResponse
-from ninja import Router, Schema, Status
+from django.urls import reverse
+from ninja import Query, Router, Schema, Status
 from pydantic import Field
 
+from gpufleet.core.audit import audit_record
 from gpufleet.core.taken import SAID, Taken
 from gpufleet.core.times import now
 from gpufleet.web import access_of
 from scheduler.api.lists import listed, parameters_of
 from scheduler.models import Trace
-from scheduler.selectors.traces import queues_seen, trace_for, traces_listed
+from scheduler.selectors.traces import queues_seen, trace_file, trace_for, traces_listed
+from scheduler.services.forecasts.own_traces import own_past_file, own_trace_ask
 from scheduler.services.forecasts.traces import trace_add, trace_remove
 from scheduler.services.forecasts.what_ifs import must_ask
+from scheduler.tasks import own_trace
+from scheduler.traces import MOST_OWN_DAYS
 from scheduler.traces.rows import File, Shape
 from scheduler.whatifs.lists import TRACES
-from scheduler.whatifs.traces import MOST_FILES, MOST_JOBS, MOST_NODES
+from scheduler.whatifs.traces import MOST_FILES, MOST_JOBS, MOST_NODES, OWN
+from scheduler.whatifs.wanted import USUAL_DAYS
 
 router = Router(tags=["What-if"])
 
@@ -47,6 +53,17 @@ class TraceIn(Taken):
     limit: Annotated[int, Field(ge=1, le=MOST_JOBS)] | None = Field(None, description="Only the first jobs; null: all.")
 
 
+class OwnTraceIn(Taken):
+    """So many of the last days of this fleet."""
+
+    days: int = Field(USUAL_DAYS, ge=1, le=MOST_OWN_DAYS, description="How many days.")
+    title: str = Field("", max_length=80, description="Name in lists; empty: the days and today's date.")
+
+
+class OwnPastQuery(Schema):
+    days: int = Field(USUAL_DAYS, ge=1, le=MOST_OWN_DAYS, description="How many of the last days.")
+
+
 class LeftOutOut(Schema):
     why: str = Field(description="Why they cannot be replayed.")
     rows: int = Field(description="How many rows.")
@@ -57,7 +74,9 @@ class TraceOut(Schema):
 
     id: str
     title: str = Field(description="Name in lists.")
-    kind: str = Field(description="The format of its files.")
+    kind: str = Field(description="The format of its files; `own` of this fleet's past.")
+    state: str = Field(description="`done`, or of this fleet's past `waiting`, `writing` or `failed`. Only one that is done has jobs.")
+    days: int | None = Field(description="Of this fleet's past: how many days.")
     files: list[str] = Field(description="The names of its files.")
     jobs: int = Field(description="How many jobs.")
     queues: list[str] = Field(description="The queues that its jobs are in, as far as the caller sees them.")
@@ -65,6 +84,7 @@ class TraceOut(Schema):
     gpus: int = Field(description="How many GPUs these have.")
     hours: int = Field(description="Until its last job would have ended, had none waited.")
     left_out: list[LeftOutOut] = Field(description="Rows that cannot be replayed.")
+    fault: str = Field(description="Why it could not be written.")
     created_at: datetime
     created_by: str | None
 
@@ -93,10 +113,40 @@ def trace_make(request: HttpRequest, body: TraceIn) -> Status[dict[str, Any]]:
     return Status(201, _facts(made, queues_seen(access)))
 
 
+@router.get("/traces/own", response=dict[str, Any], url_name="traces_own", summary="File of this fleet's past")
+def own_past(request: HttpRequest, query: Query[OwnPastQuery]) -> HttpResponse:
+    """A scenario of the last days, for `gpufleet simulate`: ids of jobs, paths of quotas and names of nodes, without commands and secrets. For
+    callers who see every subtree and may start what-ifs. If more than 5,000 jobs came, it is 409: `POST /traces/own` has them written in the
+    background. Each download is in the audit log."""
+    access = access_of(request)
+    content = own_past_file(access=access, days=query.days, now=now())
+    audit_record(actor=access.actor, action="export", kind="trace", object_id=OWN, after={"days": query.days})
+    return HttpResponse(content, content_type="application/json")
+
+
+@router.post("/traces/own", response={202: TraceOut}, url_name="traces_own", summary="Add this fleet's past as a trace")
+def own_trace_make(request: HttpRequest, body: OwnTraceIn, response: HttpResponse) -> Status[dict[str, Any]]:
+    """Written in the background, one at a time; `Location` is where its state is read until it is `done`. It has the jobs of all queues, as a
+    what-if of the last days has."""
+    access = access_of(request)
+    made = own_trace_ask(access=access, days=body.days, title=body.title, now=now(), begin=own_trace.delay)
+    response["Location"] = reverse("api:trace", args=[made.public_id])
+    return Status(202, _facts(trace_for(access, made.public_id), queues_seen(access)))
+
+
 @router.get("/traces/{public_id}", response=TraceOut, url_name="trace", summary="A trace")
 def trace_get(request: HttpRequest, public_id: str) -> dict[str, Any]:
     access = access_of(request)
     return _facts(trace_for(access, public_id), queues_seen(access))
+
+
+@router.get("/traces/{public_id}/file", response=dict[str, Any], url_name="trace_file", summary="File of a trace")
+def trace_file_get(request: HttpRequest, public_id: str) -> HttpResponse:
+    """Its scenario, for `gpufleet simulate`; for callers who see every subtree. Each download is in the audit log."""
+    access = access_of(request)
+    content = trace_file(access, public_id)
+    audit_record(actor=access.actor, action="export", kind="trace", object_id=public_id)
+    return HttpResponse(content, content_type="application/json")
 
 
 @router.delete("/traces/{public_id}", response={204: None}, url_name="trace", summary="Remove a trace")
@@ -108,7 +158,7 @@ def trace_delete(request: HttpRequest, public_id: str) -> HttpResponse:
 
 
 def _facts(found: Trace, seen: Callable[[str], bool]) -> dict[str, Any]:
-    same = ("title", "kind", "files", "jobs", "nodes", "gpus", "hours", "created_at")
-    facts = {name: getattr(found, name) for name in same}
+    same = ("title", "kind", "days", "files", "jobs", "nodes", "gpus", "hours", "created_at")
+    facts = {name: getattr(found, name) for name in same} | {"state": found.outcome, "fault": found.why_failed}
     by = found.created_by.username if found.created_by is not None else None
     return {"id": found.public_id, **facts, "queues": list(filter(seen, found.queues)), "left_out": found.rows_left_out, "created_by": by}

@@ -17,7 +17,7 @@ from quotas.api.replays import TeamWeekOut, teams_told
 from quotas.selectors.changes import change_for
 from scheduler.api.lists import listed, parameters_of
 from scheduler.models import QuotaReplay
-from scheduler.selectors.traces import trace_for
+from scheduler.selectors.traces import trace_ready
 from scheduler.selectors.what_ifs import what_if_for, what_ifs_listed
 from scheduler.services.forecasts.traces import trace_present
 from scheduler.services.forecasts.what_ifs import as_of, must_ask, present, replay_teams, team_waits, what_if_ask, what_if_cancel
@@ -219,7 +219,7 @@ def what_if_make(request: HttpRequest, body: WhatIfIn) -> Status[dict[str, Any]]
     wanted = Wanted(body.days, body.policy.model_dump(exclude_none=True), kinds, body.return_nodes, minutes=body.minutes)
     trace, there = None, None
     if body.trace is not None:
-        trace, here = trace_for(access, body.trace), body.fleet == "today"
+        trace, here = trace_ready(access, body.trace), body.fleet == "today"
         hours: dict[str, Any] = {"from_hour": body.from_hour, "first_hours": body.first_hours}
         wanted = replace(wanted, trace=trace.public_id, here=here, queue=body.queue or "", **hours)
         there = None if here else trace_present(trace)

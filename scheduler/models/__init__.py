@@ -66,9 +66,10 @@ from scheduler.models.scaling import Replacement, ReplacementEnd, ReplacementSte
 from scheduler.models.schedules import CatchUp, Overlap, RunOutcome, Schedule, ScheduleRun
 from scheduler.models.templates import JobDraft, JobTemplate, JobTemplateVersion, TemplateSpeeds
 from scheduler.models.timeline import USES, CapacityEntry, ShareStep, UsageStep
-from scheduler.models.traces import Trace
+from scheduler.models.traces import BEING_WRITTEN, Trace, TraceState
 
 __all__ = [
+    "BEING_WRITTEN",
     "ENDED",
     "GOING_ON",
     "HOLDING",
@@ -161,6 +162,7 @@ __all__ = [
     "TemplateSpeeds",
     "TopologyLevel",
     "Trace",
+    "TraceState",
     "UsageStep",
     "UsualDemand",
     "ViewedList",

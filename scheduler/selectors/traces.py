@@ -1,13 +1,15 @@
 """Which traces there are, and which of their queues a reader knows."""
 
+import zlib
 from collections.abc import Callable
 
 from django.db.models import QuerySet
 from django.shortcuts import get_object_or_404
 
+from gpufleet.core.faults import Missing
 from quotas.models import QuotaNode
 from quotas.permissions import Access, Can, is_within
-from scheduler.models import Trace
+from scheduler.models import Trace, TraceState
 
 
 def traces_listed(access: Access) -> QuerySet[Trace]:
@@ -18,6 +20,23 @@ def traces_listed(access: Access) -> QuerySet[Trace]:
 
 def trace_for(access: Access, public_id: str) -> Trace:
     return get_object_or_404(traces_listed(access), public_id=public_id)
+
+
+def trace_ready(access: Access, public_id: str) -> Trace:
+    """One that a what-if can replay. Raises Missing where a worker has yet to write it, or could not."""
+    found = trace_for(access, public_id)
+    if found.state != TraceState.DONE:
+        raise Missing(f"{found.title} is not ready: its state is {found.outcome}.")
+    return found
+
+
+def trace_file(access: Access, public_id: str) -> bytes:
+    """Its scenario. It names all queues and nodes of its fleet, so that readers of a part of this one are refused."""
+    access.must_everywhere(Can.SEE)
+    found = get_object_or_404(Trace, public_id=public_id)
+    if found.state != TraceState.DONE:
+        raise Missing(f"The file of {public_id} is not ready: its state is {found.outcome}.")
+    return zlib.decompress(found.document)
 
 
 def queues_seen(access: Access) -> Callable[[str], bool]:

@@ -1,4 +1,4 @@
-"""Traces of the what-if lab: listed, added from files, and removed."""
+"""Traces of the what-if lab: listed, added from files or from this fleet's past, downloaded and removed."""
 
 from typing import Any
 
@@ -9,23 +9,27 @@ from django.shortcuts import redirect, render
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
 from gpufleet.core.faults import Conflict
+from gpufleet.core.live.feed import feed_revision
 from gpufleet.core.times import now
 from gpufleet.web import Can, access_of, requires
 from scheduler.imports.documents import Unreadable, decoded
-from scheduler.selectors.traces import queues_seen, trace_for, traces_listed
+from scheduler.selectors.traces import queues_seen, trace_file, trace_for, traces_listed
+from scheduler.services.forecasts.own_traces import own_trace_ask
 from scheduler.services.forecasts.traces import trace_add, trace_remove
 from scheduler.services.forecasts.what_ifs import may_ask, must_ask
+from scheduler.tasks import own_trace
 from scheduler.traces.rows import File
-from scheduler.whatifs.forms import TraceForm
+from scheduler.whatifs.forms import OwnTraceForm, TraceForm
 from scheduler.whatifs.lists import TRACES
-from scheduler.whatifs.traces import KINDS, MOST_BYTES, TOO_LARGE
+from scheduler.whatifs.traces import FORMATS, MOST_BYTES, OWN, TOO_LARGE
 
 
 @require_safe
 @requires(Can.SEE)
 def trace_list(request: HttpRequest) -> HttpResponseBase:
     access = access_of(request)
-    context: dict[str, Any] = {"heading": "Traces", "sub": "Jobs of other fleets, or of this one's past, for what-ifs.", "can_add": may_ask(access)}
+    context: dict[str, Any] = {"heading": "Traces", "sub": "Jobs of other fleets, or of this one's past, for what-ifs."}
+    context |= {"version": feed_revision(), "can_add": may_ask(access)}
     return TRACES.respond(request, traces_listed(access), "scheduler/traces.html", context)
 
 
@@ -35,7 +39,7 @@ def trace_new(request: HttpRequest) -> HttpResponse:
     access = access_of(request)
     must_ask(access)
     if request.method != "POST":
-        return render(request, "scheduler/trace_new.html", {"form": TraceForm()})
+        return _new(request)
     form, status = TraceForm(request.POST, request.FILES), 422
     if form.is_valid():
         sent = form.cleaned_data
@@ -51,7 +55,33 @@ def trace_new(request: HttpRequest) -> HttpResponse:
         else:
             messages.success(request, f"{made.title} was added.")
             return redirect("trace", made.public_id)
-    return render(request, "scheduler/trace_new.html", {"form": form}, status=status)
+    return _new(request, form=form, status=status)
+
+
+@require_POST
+@requires(Can.SEE)
+def trace_own_write(request: HttpRequest) -> HttpResponse:
+    """The last days of this fleet, which a worker writes as a trace."""
+    access = access_of(request)
+    must_ask(access)
+    own, status = OwnTraceForm(request.POST, prefix=OWN), 422
+    if own.is_valid():
+        sent = own.cleaned_data
+        try:
+            made = own_trace_ask(access=access, days=sent["days"], title=sent["title"], now=now(), begin=own_trace.delay)
+        except ValidationError as fault:
+            own.add_error(None, fault)
+        except Conflict as fault:
+            own.add_error(None, str(fault))
+            status = 409
+        else:
+            return redirect("trace", made.public_id)
+    return _new(request, own=own, status=status)
+
+
+def _new(request: HttpRequest, *, form: TraceForm | None = None, own: OwnTraceForm | None = None, status: int = 200) -> HttpResponse:
+    context = {"form": form or TraceForm(), "own": own or OwnTraceForm(prefix=OWN)}
+    return render(request, "scheduler/trace_new.html", context, status=status)
 
 
 def _texts(uploads: list[Any]) -> list[File]:
@@ -69,11 +99,26 @@ def _texts(uploads: list[Any]) -> list[File]:
 @require_safe
 @requires(Can.SEE)
 def trace_page(request: HttpRequest, public_id: str) -> HttpResponse:
-    access = access_of(request)
+    access, version = access_of(request), feed_revision()
     found = trace_for(access, public_id)
     queues = list(filter(queues_seen(access), found.queues))
-    context = {"found": found, "queues": queues, "format": KINDS.get(found.kind, found.kind), "may_ask": may_ask(access)}
+    context = {
+        "found": found,
+        "version": version,
+        "queues": queues,
+        "format": FORMATS.get(found.kind, found.kind),
+        "may_ask": may_ask(access),
+        "may_download": access.can_everywhere(Can.SEE),
+    }
     return render(request, "scheduler/trace.html", context)
+
+
+@require_safe
+@requires(Can.SEE, everywhere=True)
+def trace_download(request: HttpRequest, public_id: str) -> HttpResponse:
+    """The scenario as `gpufleet simulate` reads it."""
+    content = trace_file(access_of(request), public_id)
+    return HttpResponse(content, content_type="application/json", headers={"Content-Disposition": f'attachment; filename="trace-{public_id}.json"'})
 
 
 @require_POST

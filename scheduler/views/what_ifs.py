@@ -16,8 +16,8 @@ from gpufleet.core.times import now
 from gpufleet.web import Access, Can, access_of, requires
 from quotas.models import OPEN_STATES
 from quotas.selectors.changes import change_for, change_list
-from scheduler.models import QuotaReplay, Trace
-from scheduler.selectors.traces import node_paths, trace_for, traces_listed
+from scheduler.models import QuotaReplay, Trace, TraceState
+from scheduler.selectors.traces import node_paths, trace_ready, traces_listed
 from scheduler.selectors.what_ifs import what_if_for, what_ifs_listed
 from scheduler.services.forecasts.traces import trace_present
 from scheduler.services.forecasts.what_ifs import as_of, may_ask, must_ask, present, replay_teams, team_waits, what_if_ask, what_if_cancel
@@ -75,7 +75,8 @@ def what_if_new(request: HttpRequest) -> HttpResponse:
                 status = 409
             else:
                 return redirect("what-if", made.public_id)
-    context = {"form": form, "trace": trace, "here": here, "traces": traces_listed(access).order_by("-created_at", "-id")}
+    ready = traces_listed(access).filter(state=TraceState.DONE).order_by("-created_at", "-id")
+    context = {"form": form, "trace": trace, "here": here, "traces": ready}
     return render(request, "scheduler/what_if_new.html", context, status=status)
 
 
@@ -84,9 +85,9 @@ def _replayed(request: HttpRequest, access: Access, like: QuotaReplay | None) ->
     asked = request.POST if request.method == "POST" else request.GET
     name = asked.get("trace", "")
     if name:
-        return trace_for(access, name), asked.get("here") == "1"
+        return trace_ready(access, name), asked.get("here") == "1"
     if like is not None and like.trace_id is not None and "trace" not in asked:
-        return trace_for(access, like.asked["trace"]), not like.on_own_fleet
+        return trace_ready(access, like.asked["trace"]), not like.on_own_fleet
     return None, False
 
 

@@ -9,6 +9,7 @@ from django.core.exceptions import ValidationError
 from quotas.forms import LengthField
 from quotas.models import QuotaChange
 from scheduler.engine.model.values import Settings
+from scheduler.traces import MOST_OWN_DAYS
 from scheduler.traces.rows import Shape, shape_of
 from scheduler.whatifs.telling import value_told
 from scheduler.whatifs.traces import KINDS, MOST_BYTES, MOST_FILES, MOST_JOBS
@@ -179,6 +180,22 @@ class TraceForm(forms.Form):
             return [shape_of(text) for text in self.cleaned_data["nodes"].replace(",", " ").split()]
         except ValueError as fault:
             raise ValidationError(f"{fault}.") from None
+
+
+class OwnTraceForm(forms.Form):
+    days = forms.IntegerField(
+        min_value=1,
+        max_value=MOST_OWN_DAYS,
+        initial=USUAL_DAYS,
+        help_text=f"The last 1 to {MOST_OWN_DAYS} days, with up to {MOST_JOBS:,} jobs.",
+        widget=forms.TextInput(attrs={"inputmode": "numeric", "autocomplete": "off", "size": 8}),
+    )
+    title = forms.CharField(
+        required=False,
+        max_length=80,
+        help_text="Name in lists. Empty: the days and today's date.",
+        widget=forms.TextInput(attrs={"autocomplete": "off"}),
+    )
 
 
 def initial_of(stored: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """The lists of what-ifs and of traces, stated once for the page, the file and the API."""
 
 from gpufleet.core.tables import Choice, Column, Moment, Table
-from scheduler.models import ReplayState
-from scheduler.whatifs.traces import KINDS
+from scheduler.models import ReplayState, TraceState
+from scheduler.whatifs.traces import FORMATS
 
 WHAT_IFS = Table(
     name="what-ifs",
@@ -41,7 +41,8 @@ TRACES = Table(
             sort=("title", "id"),
             cell="""<a href="{% url 'trace' row.public_id %}">{{ row.title }}</a> <span class="soft nowrap">{{ row.public_id }}</span>""",
         ),
-        Column("kind", "Format", "kind"),
+        Column("kind", "Format", "kind", cell="{% if row.days %}own past{% else %}{{ row.kind }}{% endif %}"),
+        Column("state", "State", "outcome", cell="{% status row.outcome %}"),
         Column("jobs", "Jobs", "jobs", sort=("jobs", "id"), numeric=True, most_first=True, cell="""{{ row.jobs|floatformat:"0g" }}"""),
         Column("gpus", "GPUs", "gpus", sort=("gpus", "id"), numeric=True, most_first=True, cell="""{{ row.gpus|floatformat:"0g" }}"""),
         Column("hours", "Hours", "hours", sort=("hours", "id"), numeric=True, most_first=True, cell="""{{ row.hours|floatformat:"0g" }}"""),
@@ -50,7 +51,7 @@ TRACES = Table(
     ),
     default_sort="-created",
     search=("public_id", "title"),
-    filters=(Choice("kind", "Format", tuple(KINDS.items())),),
+    filters=(Choice("kind", "Format", tuple(FORMATS.items())), Choice("state", "State", TraceState.choices)),
     libraries=("shell",),
     empty="No traces yet. Add one to replay it under another policy or fleet.",
     empty_href="/what-if/traces/new/",

@@ -27,6 +27,8 @@ KINDS: Mapping[str, str] = {
     "openb": "openb (Alibaba)",
     "philly": "Philly",
 }
+OWN = "own"
+FORMATS: Mapping[str, str] = {**KINDS, OWN: "This fleet's past"}
 MOST_FILES = 8
 MOST_BYTES = 16 * 1024 * 1024
 MOST_JOBS = 50_000
@@ -71,28 +73,37 @@ def trace_read(kind: str, files: Sequence[File], shapes: Sequence[Shape] = (), l
         raise TraceRefused({"files": [TOO_LARGE]})
     if sum(shape.nodes for shape in shapes) > MOST_NODES:
         raise TraceRefused({"nodes": [f"At most {MOST_NODES:,} nodes."]})
-    left_out: Counter[str] = Counter()
+    left_out, of_nodes = Counter[str](), "nodes" if shapes else "files"
     if kind == "scenario":
         raw = _scenario_raw(files, shapes)
+        if limit is not None and isinstance(jobs := raw.get("jobs"), list):
+            raw["jobs"] = _first(jobs, limit)
     else:
         if (rows := sum(rows_of(kind, file) for file in files)) > MOST_ROWS:
             raise TraceRefused({"files": [f"The files have {rows:,} rows; at most {MOST_ROWS:,} are read. {AT_A_TERMINAL}"]})
         found = _imported(kind, files, shapes)
         left_out = found.left_out
-        _must_be_few(found.nodes, "nodes" if shapes else "files")
+        _must_be_few(found.nodes, of_nodes)
         if not found.jobs:
             reasons = "".join(f" {count:,} left out: {why}." for why, count in left_out.most_common())
             raise TraceRefused({"files": [f"No row can be replayed.{reasons}"]})
         if limit is None:
             _must_be_few_jobs(found.jobs)
         raw = found.scenario(limit)
+    return _kept(raw, of_nodes, left_out)
+
+
+def own_read(document: bytes, left_out: Counter[str]) -> TraceRead:
+    """A trace of this fleet's own past, as `history` writes it. Raises TraceRefused."""
+    return _kept(orjson.loads(document), "files", left_out)
+
+
+def _kept(raw: dict[str, Any], of_nodes: str, left_out: Counter[str]) -> TraceRead:
+    """What is wrong with its nodes is told at the field `of_nodes`."""
     if isinstance(raw.get("nodes"), list):
-        _must_be_few(raw["nodes"], "nodes" if shapes else "files")
-    jobs = raw.get("jobs")
-    if isinstance(jobs, list):
-        if limit is not None and kind == "scenario":
-            raw["jobs"] = jobs = _first(jobs, limit)
-        _must_be_few_jobs(jobs)
+        _must_be_few(raw["nodes"], of_nodes)
+    if isinstance(raw.get("jobs"), list):
+        _must_be_few_jobs(raw["jobs"])
     document = orjson.dumps(raw)
     if b"\\u0000" in document:  # no column of text holds it
         raise TraceRefused({"files": ["Contains an invalid character (U+0000)."]})
@@ -102,7 +113,7 @@ def trace_read(kind: str, files: Sequence[File], shapes: Sequence[Shape] = (), l
     if not scenario.jobs:
         raise TraceRefused({"files": ["It has no jobs."]})
     if (kinds := len(nodes_there(scenario.nodes))) > MOST_KINDS:  # each is a field of a form
-        raise TraceRefused({"nodes" if shapes else "files": [f"It has {kinds:,} kinds of nodes; at most {MOST_KINDS} are replayed."]})
+        raise TraceRefused({of_nodes: [f"It has {kinds:,} kinds of nodes; at most {MOST_KINDS} are replayed."]})
     if (queues := len({job.quota for job in scenario.jobs})) > MOST_QUEUES:
         raise TraceRefused({"files": [f"Its jobs are in {queues:,} queues; at most {MOST_QUEUES:,} are shown."]})
     fleet = orjson.dumps({**raw, "jobs": [], "reservations": [], "demand": []})

@@ -201,6 +201,15 @@ def trace_form(world: World) -> dict[str, Any]:
     return {"title": "Few", "kind": "scenario", "files": SimpleUploadedFile("few.json", traces.document().encode())}
 
 
+def own_trace_json(world: World) -> dict[str, Any]:
+    builders.job(on=world.team, submitted_at=now())
+    return {"days": 2}
+
+
+def own_trace_form(world: World) -> dict[str, Any]:
+    return {"own-days": str(own_trace_json(world)["days"])}
+
+
 def what_if_form(world: World) -> dict[str, Any]:
     assert world.node.pk
     return {"days": "1", "placement": "spread"}

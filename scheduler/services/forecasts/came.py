@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from django.db.models import Max, Q
+from django.db.models import Max, Q, QuerySet
 
 from gpufleet.core.times import MILLISECOND
 from quotas.models import LedgerEntry
@@ -67,8 +67,7 @@ def jobs_came(kinds: Kinds, now: datetime, types: Collection[str], *, length: ti
         ran[job].append((running or started, ended, outcome))
     others = Dependency.objects.filter(on__ended_at__gt=begin).values("job").annotate(last=Max("on__ended_at")).values_list("job", "last")
     free_at = dict(others.order_by())
-    rows = Job.objects.filter(Q(ended_at__isnull=True) | Q(ended_at__gt=begin), submitted_at__isnull=False, submitted_at__lte=now)
-    rows = rows.annotate(for_others=unmet_dependencies())
+    rows = submitted_by(now, length).annotate(for_others=unmet_dependencies())
     read = []
     for key, quota, name, spec, *facts in rows.order_by("submitted_at", "id").values_list("id", "quota_id", *COLUMNS, "for_others"):
         *asked, at, not_before, deferred_to, estimate, limit, ended, on_hold, for_others = facts
@@ -103,6 +102,11 @@ def jobs_came(kinds: Kinds, now: datetime, types: Collection[str], *, length: ti
         after = max(0 if runs_then else THERE, (due - begin) // MILLISECOND)
         found.append(Came(quota, *asks, after, max(1000, work), estimate and 1000 * estimate, limit and 1000 * limit, name))
     return found
+
+
+def submitted_by(now: datetime, length: timedelta) -> QuerySet[Job]:
+    """Jobs that were there in the last days, with those that are left out of them."""
+    return Job.objects.filter(Q(ended_at__isnull=True) | Q(ended_at__gt=now - length), submitted_at__isnull=False, submitted_at__lte=now)
 
 
 def _overlap(since: datetime, until: datetime | None, begin: datetime, now: datetime) -> int:

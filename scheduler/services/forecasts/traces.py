@@ -5,6 +5,7 @@ import zlib
 from collections.abc import Sequence
 from datetime import datetime
 from threading import Lock
+from typing import Any
 
 from django.core.exceptions import ValidationError
 from django.db import transaction
@@ -39,29 +40,40 @@ def trace_add(
         raise ValidationError({"kind": [f"Choose one of {', '.join(KINDS)}."]})
     files = [File(file.name[:LONGEST_NAME], file.text.removeprefix("\ufeff")) for file in files]
     found = _read(kind, files, shapes, limit)
-    scenario = found.scenario
     with transaction.atomic():
-        if Trace.objects.count() >= MOST_TRACES:
-            raise Conflict(f"There are {MOST_TRACES} traces already. Remove one first.")
+        room_for_one()
         made = Trace.objects.create(
             public_id=public_id("tr"),
             title=title.strip()[:LONGEST_NAME],
             kind=kind,
             files=[file.name for file in files],
-            document=zlib.compress(found.document),
-            fleet=zlib.compress(found.fleet),
-            jobs=len(scenario.jobs),
-            queues=sorted({job.quota for job in scenario.jobs}),
-            nodes=len(scenario.nodes),
-            gpus=sum(node.gpus for node in scenario.nodes),
-            hours=found.hours,
-            left_out=[list(one) for one in found.left_out],
             created_at=now,
             created_by=access.actor.user,
+            **read_columns(found),
         )
         facts = {"title": made.title, "kind": kind, "files": made.files, "jobs": made.jobs, "gpus": made.gpus}
         audit_record(actor=access.actor, action="trace.add", kind="trace", object_id=made.public_id, after=facts)
     return made
+
+
+def room_for_one() -> None:
+    if Trace.objects.count() >= MOST_TRACES:
+        raise Conflict(f"There are {MOST_TRACES} traces already. Remove one first.")
+
+
+def read_columns(found: TraceRead) -> dict[str, Any]:
+    """What a trace keeps of what was read."""
+    scenario = found.scenario
+    return {
+        "document": zlib.compress(found.document),
+        "fleet": zlib.compress(found.fleet),
+        "jobs": len(scenario.jobs),
+        "queues": sorted({job.quota for job in scenario.jobs}),
+        "nodes": len(scenario.nodes),
+        "gpus": sum(node.gpus for node in scenario.nodes),
+        "hours": found.hours,
+        "left_out": [list(one) for one in found.left_out],
+    }
 
 
 def _read(kind: str, files: Sequence[File], shapes: Sequence[Shape], limit: int | None) -> TraceRead:
