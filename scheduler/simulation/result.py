@@ -22,7 +22,6 @@ def summary(world: World, *, policy: str, seed: int, wall_s: float, per_job: boo
     capacity = 1000 * max(1, world.capacity) * span
     totals = world.totals
     spans = [took_s(life) for life in completed]
-    fairness = [_fairness(life, began) for life in completed]
     document: dict[str, Any] = {
         "format": "gpufleet-simulation/1",
         "policy": policy,
@@ -42,10 +41,7 @@ def summary(world: World, *, policy: str, seed: int, wall_s: float, per_job: boo
         "utilization": round((totals.useful + under_way(world)) / capacity, 6),
         "allocation": round(totals.held / capacity, 6),
         "fragmentation": round(totals.fragmented / max(1, totals.plans) / max(1, world.capacity), 6),
-        "finish_time_fairness": {
-            "mean": round(float(np.mean(fairness)), 4) if fairness else None,
-            "max": round(max(fairness), 4) if fairness else None,
-        },
+        "finish_time_fairness": fairness_of(completed, began),
         "preemptions": totals.preemptions,
         "moves": totals.moves,
         "lost_work_gpu_s": sum(life.lost for life in world.lives.values()) / 1_000_000,
@@ -72,6 +68,12 @@ def under_way(world: World) -> int:
         life = world.lives[name]
         total += (life.progress.done_by(world.now) - life.brought) // MILLION * life.least
     return max(0, total)
+
+
+def fairness_of(completed: Sequence[Life], began: int) -> dict[str, float | None]:
+    """Of jobs that have ended: the mean and the worst, each None where there is no job."""
+    found = [_fairness(life, began) for life in completed]
+    return {"mean": round(float(np.mean(found)), 4) if found else None, "max": round(max(found), 4) if found else None}
 
 
 def _fairness(life: Life, began: int) -> float:

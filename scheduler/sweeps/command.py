@@ -16,9 +16,13 @@ from scheduler.scenarios.reading import load
 from .points import Axis, Interval, Point, SweepError, interval_of, points_of, round_ms
 from .policies import BASELINES, POLICIES
 from .running import Folder, folder_of, run, write_whole
-from .telling import Row, costs_told, knee_of, knee_text, rows_of, solvers_told, table
+from .telling import Row, costs_told, knee_of, knee_text, lacks_figures, rows_of, solvers_told, table
 
 FAILED, STOPPED = 1, 130
+OLDER = (
+    "An earlier version played {} of {} points: fragmentation, queue times by class, finish-time fairness and utilization by GPU type are without"
+    " them. --retry plays them again."
+)
 T = TypeVar("T")
 
 
@@ -57,7 +61,7 @@ def main(arguments: Sequence[str]) -> int:
 def _sweep(folder: Folder, scenario: Scenario, interval: Interval, points: list[Point], options: argparse.Namespace) -> int:
     known = {point: folder.read(point) for point in points}
     again = ("timed out", "failed") if options.retry else ()
-    todo = [point for point, result in known.items() if result is None or result["state"] in again]
+    todo = [point for point, one in known.items() if one is None or one["state"] in again or (options.retry and lacks_figures(one))]
     for point in todo:
         folder.of(point).unlink(missing_ok=True)
     done = len(points) - len(todo)
@@ -80,6 +84,9 @@ def _sweep(folder: Folder, scenario: Scenario, interval: Interval, points: list[
     types = sorted({node.gpu_type for node in scenario.nodes})
     rows, axis = rows_of(results, types), points[0].axis
     print(table(rows, axis, types))
+    older = sum(map(lacks_figures, results.values()))
+    notes = [OLDER.format(older, len(points))] if older else []
+    print(*notes, sep="\n", end="\n" if notes else "", file=sys.stderr)
     print(f"\nMeasured from {interval.warm_up / 3_600_000:.1f} h to {interval.end / 3_600_000:.1f} h of {interval.until / 3_600_000:.1f} h.")
     found = knees(rows, axis)
     print("Knee:", *(f"  {line}" for line in found), sep="\n")
@@ -90,7 +97,7 @@ def _sweep(folder: Folder, scenario: Scenario, interval: Interval, points: list[
     from .page import page  # plotly takes half a second to import
 
     title = "Standard input" if options.scenario == "-" else Path(options.scenario).name
-    write_whole(folder.path / "sweep.html", page(title, rows, found, axis, types, interval).encode())
+    write_whole(folder.path / "sweep.html", page(title, rows, found, axis, types, interval, notes).encode())
     print(f"Charts: {folder.path / 'sweep.html'}", file=sys.stderr)
     return FAILED if any(result["state"] == "failed" for result in results.values()) else 0
 
@@ -114,7 +121,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--timeout", type=_seconds, default=600.0, metavar="SECONDS", help="of one point")
     parser.add_argument("--warm-up", type=_span, metavar="LENGTH", help="left out at the beginning and the end: 6h, 30m or seconds")
     parser.add_argument("--until", type=_span, metavar="LENGTH", help="how long to simulate: 14d, 6h, 30m or seconds")
-    parser.add_argument("--retry", action="store_true", help="play points again that timed out or failed")
+    parser.add_argument("--retry", action="store_true", help="play points again that timed out, failed or lack figures")
     return parser
 
 

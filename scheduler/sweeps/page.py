@@ -6,7 +6,7 @@ from typing import Any
 
 from .points import Axis, Interval
 from .policies import BASELINES
-from .telling import HOUR_S, Row, Spread, cells, heads
+from .telling import FLEET, HOUR_S, Row, Spread, classes_of, parts_of, table_of
 
 # Okabe and Ito's colours, which those who see few colours tell apart; the baselines are grey.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c564b")
@@ -30,16 +30,22 @@ for (const one of JSON.parse(document.getElementById("figures").textContent))
 Figure = tuple[str, str, str, float]  # title, which figure, unit, and by what it is multiplied
 
 
-def page(title: str, rows: Sequence[Row], knees: Sequence[str], axis: Axis, types: Sequence[str], interval: Interval) -> str:
+def page(
+    title: str, rows: Sequence[Row], knees: Sequence[str], axis: Axis, types: Sequence[str], interval: Interval, notes: Sequence[str] = ()
+) -> str:
     import plotly.offline
     from plotly.io.json import to_json_plotly
 
     figures: list[Figure] = [
         ("Allocation", "allocation", "%", 100.0),
         ("Wait, 95%", "wait_p95", "h", 1 / HOUR_S),
+        *((f"Wait, 95%, {name}", f"wait_p95:{name}", "h", 1 / HOUR_S) for name in classes_of(rows)),
         *((f"Allocation, {name}", f"allocation:{name}", "%", 100.0) for name in types),
         ("Utilization", "utilization", "%", 100.0),
+        *((f"Utilization, {name}", f"utilization:{name}", "%", 100.0) for name in types),
         ("Completion time, mean", "completion", "h", 1 / HOUR_S),
+        ("Finish-time fairness, mean", "fairness", "", 1.0),
+        ("Fragmentation", "fragmentation", "%", 100.0),
     ]
     made = [{"id": f"plot-{number}", "figure": _figure(rows, axis, one)} for number, one in enumerate(figures)]
     # "<" would end the script early where a name has a tag in it.
@@ -47,13 +53,15 @@ def page(title: str, rows: Sequence[Row], knees: Sequence[str], axis: Axis, type
     charts = "".join(
         f'<figure><figcaption>{escape(one[0])}</figcaption><div class="plot" id="plot-{number}"></div></figure>' for number, one in enumerate(figures)
     )
-    head = "".join(f"<th>{escape(cell)}</th>" for cell in heads(axis, types))
-    body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in cells(row, types))}</tr>" for row in rows)
+    heads, *lines = table_of(rows, axis, [*FLEET, *parts_of(rows, types)])
+    head = "".join(f"<th>{escape(cell)}</th>" for cell in heads)
+    body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in line)}</tr>" for line in lines)
     hours = [f"{length / 3_600_000:.1f}" for length in (interval.warm_up, interval.end, interval.until)]
     said = (
         f"Measured from {hours[0]} h to {hours[1]} h of {hours[2]} h, the same for every point.",
         "Lines are means over seeds; bars reach from the lowest to the highest seed.",
         "A cross is saturated in at least one seed.",
+        *notes,
     )
     parts = (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">',
@@ -101,7 +109,7 @@ def _figure(rows: Sequence[Row], axis: Axis, of: Figure) -> dict[str, Any]:
                 "line": {"color": colour, "dash": dash, "width": 2},
                 "marker": {"size": 9, "symbol": [_symbol(row) for row, _ in known]},
                 "text": [row.state for row, _ in known],
-                "hovertemplate": f"%{{y:.1f}} {unit} · %{{text}}",
+                "hovertemplate": f"%{{y:.1f}} {unit} · %{{text}}" if unit else "%{y:.2f} · %{text}",
             }
         )
     return {

@@ -1,15 +1,18 @@
 """What a sweep says: one row for each policy and load, over its seeds, and where each policy has its knee."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from scheduler.engine.model.values import CLASSES
 
 from .points import Axis, Point
 from .running import STATES
 
 HOUR_S = 3600.0
 Results = Mapping[Point, Mapping[str, Any]]
+Column = tuple[str, str, Callable[["Spread | None"], str]]  # its head, which figure, and how that is told
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,16 +55,27 @@ class Knee:
 FIGURES = {
     "allocation": ("allocation",),
     "utilization": ("utilization",),
+    "fragmentation": ("fragmentation",),
     "wait_p50": ("wait_s", "p50"),
     "wait_p95": ("wait_s", "p95"),
+    **{f"wait_p95:{name}": ("wait_s_by_class", name, "p95") for name in CLASSES},
     "completion": ("completion_s", "mean"),
+    "fairness": ("finish_time_fairness", "mean"),
+    "fairness_max": ("finish_time_fairness", "max"),
     "preemptions": ("preemptions",),
 }
+OF_TYPES = {"allocation": "allocation_by_type", "utilization": "utilization_by_type"}
+# What points of a folder may lack: those that an earlier version played.
+ADDED = ("fragmentation", "wait_s_by_class", "finish_time_fairness", "utilization_by_type")
+
+
+def lacks_figures(result: Mapping[str, Any]) -> bool:
+    return "figures" in result and not result["figures"].keys() >= {*ADDED}
 
 
 def rows_of(results: Results, types: Sequence[str]) -> list[Row]:
     """In the order of the points: by policy, then by load."""
-    paths = {**FIGURES, **{f"allocation:{name}": ("allocation_by_type", name) for name in types}}
+    paths = {**FIGURES, **{f"{what}:{name}": (key, name) for what, key in OF_TYPES.items() for name in types}}
     groups: dict[tuple[str, float], list[Mapping[str, Any]]] = {}
     for point, result in results.items():
         groups.setdefault((point.policy, point.value), []).append(result)
@@ -77,7 +91,7 @@ def rows_of(results: Results, types: Sequence[str]) -> list[Row]:
 def _at(figures: Mapping[str, Any], path: Sequence[str]) -> float | None:
     found: Any = figures
     for key in path:
-        found = found.get(key)
+        found = None if found is None else found.get(key)
     return None if found is None else float(found)
 
 
@@ -127,38 +141,10 @@ def knee_text(policy: str, knee: Knee, axis: Axis) -> str:
     return f"{policy}: {told}" if knee.is_reached else f"{policy}: not reached at {told}; sweep {higher} ones"
 
 
-HEADS = ("policy", "state", "wait p50", "wait p95", "completion", "preemptions", "utilization", "allocation")
-
-
-def cells(row: Row, types: Sequence[str]) -> list[str]:
-    """A row of the table: policy, load, and what follows, as texts."""
-    of = row.figures
-    return [
-        row.policy,
-        f"{row.value:g}",
-        row.state,
-        _hours(of["wait_p50"]),
-        _hours(of["wait_p95"]),
-        _hours(of["completion"]),
-        _number(of["preemptions"]),
-        _percent(of["utilization"]),
-        _percent(of["allocation"]),
-        *(_percent(of[f"allocation:{name}"]) for name in types),
-    ]
-
-
-def heads(axis: Axis, types: Sequence[str]) -> list[str]:
-    return [HEADS[0], axis, *HEADS[1:], *types]
-
-
-def table(rows: Sequence[Row], axis: Axis, types: Sequence[str]) -> str:
-    lines = [heads(axis, types), *(cells(row, types) for row in rows)]
-    widths = [max(len(line[place]) for line in lines) for place in range(len(lines[0]))]
-    texts = (0, 2)  # flush left; numbers are flush right
-    return "\n".join(
-        "  ".join(cell.ljust(width) if place in texts else cell.rjust(width) for place, (cell, width) in enumerate(zip(line, widths, strict=True)))
-        for line in lines
-    )
+def classes_of(rows: Sequence[Row]) -> list[str]:
+    """Classes with jobs, the most urgent first; none where all jobs are of one, whose queue time is that of all."""
+    found = [name for name in reversed(CLASSES) if any(row.figures.get(f"wait_p95:{name}") is not None for row in rows)]
+    return found if len(found) > 1 else []
 
 
 def _hours(of: Spread | None) -> str:
@@ -169,8 +155,54 @@ def _percent(of: Spread | None) -> str:
     return "-" if of is None else f"{of.mean:.1%}"
 
 
+def _ratio(of: Spread | None) -> str:
+    return "-" if of is None else f"{of.mean:.2f}"
+
+
 def _number(of: Spread | None) -> str:
     return "-" if of is None else f"{of.mean:.1f}".removesuffix(".0")
+
+
+FLEET: list[Column] = [
+    ("wait p50", "wait_p50", _hours),
+    ("wait p95", "wait_p95", _hours),
+    ("completion", "completion", _hours),
+    ("fairness", "fairness", _ratio),
+    ("fairness max", "fairness_max", _ratio),
+    ("preemptions", "preemptions", _number),
+    ("fragmentation", "fragmentation", _percent),
+    ("utilization", "utilization", _percent),
+    ("allocation", "allocation", _percent),
+]
+
+
+def parts_of(rows: Sequence[Row], types: Sequence[str]) -> list[Column]:
+    """Figures of classes, and of GPU types."""
+    return [
+        *((f"wait p95 {name}", f"wait_p95:{name}", _hours) for name in classes_of(rows)),
+        *((f"util {name}", f"utilization:{name}", _percent) for name in types),
+        *((f"alloc {name}", f"allocation:{name}", _percent) for name in types),
+    ]
+
+
+def table_of(rows: Sequence[Row], axis: Axis, columns: Sequence[Column]) -> list[list[str]]:
+    """The heads, then a line for each row, as texts."""
+    lines = [[row.policy, f"{row.value:g}", row.state, *(told(row.figures[name]) for _, name, told in columns)] for row in rows]
+    return [["policy", axis, "state", *(head for head, _, _ in columns)], *lines]
+
+
+def table(rows: Sequence[Row], axis: Axis, types: Sequence[str]) -> str:
+    """Figures of the fleet, then those of its parts: together they are wider than a terminal."""
+    return "\n\n".join(_aligned(table_of(rows, axis, columns)) for columns in (FLEET, parts_of(rows, types)))
+
+
+def _aligned(lines: Sequence[Sequence[str]]) -> str:
+    widths = [max(len(line[place]) for line in lines) for place in range(len(lines[0]))]
+    texts = (0, 2)  # flush left; numbers are flush right
+    return "\n".join(
+        "  ".join(cell.ljust(width) if place in texts else cell.rjust(width) for place, (cell, width) in enumerate(zip(line, widths, strict=True)))
+        for line in lines
+    )
 
 
 def costs_told(results: Results) -> list[str]:

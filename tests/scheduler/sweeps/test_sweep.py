@@ -13,11 +13,11 @@ import pytest
 
 from scheduler.scenarios.reading import parse
 from scheduler.simulation.policies import POLICIES as SIMULATED
-from scheduler.sweeps.measuring import measured
+from scheduler.sweeps.measuring import Measured, figures_of, measured
 from scheduler.sweeps.points import Interval, Point, arrivals, interval_of, nodes_of, scenario_of
 from scheduler.sweeps.policies import POLICIES, type_blind
 from scheduler.sweeps.running import folder_of, play
-from scheduler.sweeps.telling import Knee, Row, Spread, knee_of, knee_text, rows_of
+from scheduler.sweeps.telling import ADDED, Knee, Row, Spread, classes_of, knee_of, knee_text, rows_of
 from tests.servers import PROJECT
 
 from ..engine.scenes import A100, H100, job, node, quota, scene
@@ -124,6 +124,81 @@ def test_who_computes_alone_holds_what_it_holds_for_as_long_as_it_computes():
 
     assert figures["allocation"] == figures["utilization"] == pytest.approx(4 / 8 * 1.5 / 3, abs=1e-6)
     assert figures["completion_s"]["mean"] == 3600 and figures["jobs"]["submitted"] == 1
+    assert figures["finish_time_fairness"] == {"mean": 1, "max": 1} and figures["fragmentation"] == 0
+
+
+def played(said: dict[str, Any], hours: int) -> Measured:
+    """The scenario as it is, measured from its beginning."""
+    world = Measured(parse(said), Interval(0, hours * HOUR), works={})
+    world.play(world.end)
+    return world
+
+
+def test_work_is_that_of_the_gpu_type_on_which_it_was_done():
+    """An hour of work on four GPUs of each type, on one of which it takes two."""
+    jobs = [job(f"j{i}", gpus=4, work_s=3600, throughput={H100: 1.0, A100: 0.5}) for i in range(2)]
+    said = scene([node("h", gpus=4), node("a", gpus=4, gpu_type=A100)], [quota("q", 8)], jobs)
+
+    figures = figures_of(played(said, 4))
+
+    assert figures["allocation_by_type"] == {H100: 0.25, A100: 0.5}
+    assert figures["utilization_by_type"] == {H100: 0.25, A100: 0.25}
+    assert (figures["allocation"], figures["utilization"]) == (0.375, 0.25)
+
+
+def test_lost_work_is_taken_from_where_it_was_done():
+    """What has to leave begins anew, on another type than before."""
+    low = job("low", gpus=4, work_s=4 * 3600, preemptible=True, throughput={H100: 1.0, A100: 0.5})
+    high = job("high", gpus=4, submitted=3600, work_s=3600, priority=900, role={"gpu_types": [H100]})
+    world = played(scene([node("h", gpus=4), node("a", gpus=4, gpu_type=A100)], [quota("q", 8)], [low, high]), 3)
+
+    done = world.counts[1]
+    assert (done.preemptions + done.moves, done.lost) == (1, 4000 * HOUR), "an hour of four GPUs"
+    assert done.useful_by_type == {H100: 4000 * HOUR, A100: 4000 * HOUR}, "what high did, and what low did in two hours at half the speed"
+    assert done.useful == 8000 * HOUR
+
+
+@pytest.mark.parametrize("load", [0.5, 3.0])
+@pytest.mark.parametrize("policy", ["stated", "fifo", "type-blind", "spread", "max-min"])
+def test_the_work_of_all_types_is_that_of_the_fleet(policy, load):
+    scenario = parse(small(jobs=20))
+
+    figures = measured(scenario, point(policy, load), interval_of(scenario, None, None))["figures"]
+
+    by_type = figures["utilization_by_type"]
+    assert figures["utilization"] == pytest.approx((by_type[H100] + by_type[A100]) / 2, abs=1e-5), "both have four GPUs"
+    assert all(0 <= by_type[name] <= figures["allocation_by_type"][name] + 1e-6 for name in by_type)
+
+
+def test_idle_gpus_that_nobody_who_waits_can_use_are_fragments():
+    """Of four GPUs jobs take three: on both nodes one is left, for hours."""
+    said = scene([node("a", gpus=4), node("b", gpus=4)], [quota("q", 8)], [job(f"j{i}", gpus=3, submitted=600 * i, work_s=36_000) for i in range(9)])
+    scenario = parse(said)
+
+    assert measured(scenario, point(), Interval(HOUR, 5 * HOUR))["figures"]["fragmentation"] == 0.25
+    assert measured(scenario, point("max-min"), Interval(HOUR, 5 * HOUR))["figures"]["fragmentation"] is None, "its plans do not say"
+    assert figures_of(played(scene([node("a")], [quota("q", 8)], []), 1))["fragmentation"] is None, "nothing was planned"
+
+
+def test_queue_times_are_told_by_class():
+    said = small(jobs=20)
+    for place, one in enumerate(said["jobs"]):
+        one["class"] = "interactive" if place % 3 == 0 else "batch"
+    scenario = parse(said)
+    figures = measured(scenario, point(load=3.0), interval_of(scenario, None, None))["figures"]
+
+    waits = figures["wait_s_by_class"]
+    assert waits["inference"] == {"mean": None, "p50": None, "p95": None}
+    assert waits["interactive"]["mean"] < figures["wait_s"]["mean"] < waits["batch"]["mean"], "interactive jobs are served first"
+    (row,) = rows_of({point(load=3.0): {"state": "completed", "figures": figures}}, [H100, A100])
+    assert classes_of([row]) == ["interactive", "batch"] and row.figures["wait_p95:inference"] is None
+
+
+def test_fairness_is_the_time_that_it_took_over_that_with_an_equal_part():
+    """Three jobs of an hour on a node that holds one: they take 1, 2 and 3 hours, in which there are on average 3, 2.5 and 2 of them."""
+    jobs = [job(f"j{i}", gpus=8, submitted=0, work_s=3600) for i in range(3)]
+
+    assert figures_of(played(scene([node("a")], [quota("q", 8)], jobs), 4))["finish_time_fairness"] == {"mean": 0.8778, "max": 1.5}
 
 
 def test_blind_to_types_the_scheduler_sees_no_speed_and_jobs_run_at_theirs():
@@ -220,6 +295,27 @@ def test_what_takes_too_long_times_out_and_is_played_again_when_asked(tmp_path):
     assert late.stderr.count("timed out: did not end within 0.2 s") == 3
     assert "3 of 3 points are in" in kept.stderr and "did not end" not in kept.stderr
     assert {(one["state"], one["error"]) for one in results(tmp_path / "out").values()} == {("timed out", "did not end within 0.3 s")}
+
+
+def test_points_of_an_earlier_version_are_read_and_played_again_when_asked(tmp_path):
+    (tmp_path / "s.json").write_text(json.dumps(small()))
+    command = sweep(tmp_path / "s.json", tmp_path / "out", "--load", "0.5", "--seeds", "1")
+    whole = done(command)
+    file = tmp_path / "out/points/stated-load-0.5-seed-0.json"
+    old, before = json.loads(file.read_bytes()), results(tmp_path / "out")
+    for name in ADDED:
+        del old["figures"][name]
+    file.write_text(json.dumps(old))
+
+    read, again = done(command), done([*command, "--retry"])
+
+    assert read.returncode == again.returncode == 0, read.stderr + again.stderr
+    assert "An earlier version played 1 of 3 points: fragmentation, queue times by class" in read.stderr
+    fleet, parts = (line.split() for line in read.stdout.splitlines() if line.startswith("stated "))
+    assert (fleet.count("-"), parts.count("-")) == (3, 2), "fairness twice, fragmentation, and two types"
+    assert fleet[3:7] == next(line.split() for line in whole.stdout.splitlines() if line.startswith("stated "))[3:7]
+    assert again.stdout == whole.stdout and "earlier version" not in again.stderr
+    assert results(tmp_path / "out") == before
 
 
 def test_an_error_is_a_result(tmp_path):
