@@ -4,7 +4,7 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-    dependencies = [("scheduler", "0007_kubernetes_clusters")]
+    dependencies = [("scheduler", "0008_traces_of_the_own_past")]
     operations = [
         migrations.AddField(
             "KubernetesCluster",
