@@ -38,10 +38,10 @@ class Future(World):
         return {name: at - self.begin for name, at in starts.items() if at is not None}
 
     def _foretold(self) -> dict[str, int]:
-        """When the others would start from here on, as the engine tells it of jobs that take as long as these do."""
+        """When the others would start from here on, as the engine tells it of jobs that take as long as these do: no factor corrects that."""
         jobs = tuple(replace(job, estimate_ms=self.lives[job.name].work // MILLION, limit_ms=None) for job in self._jobs)
         scenario = self._scenario(jobs)
-        foretold = starts_foretold(replace(scenario, settings=replace(scenario.settings, forecast="all")))
+        foretold = starts_foretold(replace(scenario, settings=replace(scenario.settings, forecast="all", overrun_millionths=MILLION)))
         return {name: at for name, at in foretold.items() if name in self._open}
 
     # The clock

@@ -344,9 +344,10 @@ def test_time_goes_on_and_who_comes_within_a_minute_is_planned_for_at_once() -> 
 
 @pytest.mark.parametrize("nodes", [1, 2, 5])
 @pytest.mark.parametrize("most_plans", [1, 3, 10])
-def test_who_is_beyond_the_plans_waits_for_those_before_him(most_plans: int, nodes: int) -> None:
-    """The engine tells his start of run times that are known, as if it had been played to the end."""
-    scenario = fleet([job(f"j{number:02d}", 8, 1, at=number) for number in range(40 * nodes)], nodes=nodes)
+@pytest.mark.parametrize("overrun", [1.0, 2.5])
+def test_who_is_beyond_the_plans_waits_for_those_before_him(most_plans: int, nodes: int, overrun: float) -> None:
+    """The engine tells his start of run times that are known, as if it had been played to the end: they are no estimates that a factor corrects."""
+    scenario = fleet([job(f"j{number:02d}", 8, 1, at=number) for number in range(40 * nodes)], nodes=nodes, overrun=overrun)
     asked = {each.name for each in scenario.jobs}
     stage = Stage(scenario, EXACT)
     whole, begun = (stage.played(Random(1), asked, events) for events in (10_000, most_plans))
