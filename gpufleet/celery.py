@@ -40,6 +40,7 @@ app.conf.beat_schedule = {
     "timeline-review": {"task": "gpufleet.tasks.timeline_review_step", "schedule": 60.0, "options": {"expires": 60}},
     "tick": {"task": "scheduler.tasks.tick", "schedule": 1.0, "options": {"expires": 1, "queue": "scheduler"}},
     "forecast": {"task": "scheduler.tasks.forecast", "schedule": 10.0, "options": {"expires": 10}},
+    "overrun": {"task": "scheduler.tasks.overrun_learn", "schedule": 60.0, "options": {"expires": 60}},
     "planned-health": {"task": "scheduler.tasks.planned_health", "schedule": 15.0, "options": {"expires": 15}},
     "planned-changes": {"task": "scheduler.tasks.planned_changes", "schedule": 15.0, "options": {"expires": 15}},
     "slurm-nodes": {"task": "scheduler.tasks.slurm_nodes", "schedule": 15.0, "options": {"expires": 15}},

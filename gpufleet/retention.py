@@ -169,6 +169,7 @@ KINDS: tuple[Kind, ...] = (
     Kind("scheduler.JobFollow", None, why="Goes when the person no longer follows."),
     Kind("scheduler.Webhook", None, why="Removed, not deleted: the audit log names it."),
     Kind("scheduler.UsualDemand", None, why="One row."),
+    Kind("scheduler.LearnedOverrun", None, why="One row."),
     Kind("scheduler.KeptApart", None, why="One row."),
     Kind("scheduler.Measure", None, why="A row for each figure of /metrics, added to."),
     Kind("scheduler.Promise", None, why="Goes when it is taken or given up."),

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from quotas.models import Colocation, NodeKind, SharingTrust, TypeChoice
+from quotas.models import Colocation, Estimates, NodeKind, SharingTrust, TypeChoice
 
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,59}")
 GPU_TYPE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,59}")
@@ -66,6 +66,7 @@ POLICY: Mapping[str, Rule] = {
     "sharing_trust": Rule("Sharing trust", "Jobs that may share one GPU by MPS.", choices=dict(SharingTrust.choices), unit=""),
     "colocation": Rule("Colocation", "Boundary needed between services and other work.", choices=dict(Colocation.choices), unit=""),
     "type_choice": Rule("GPU type choice", "Accepted type that a job gets first, unless it states it.", choices=dict(TypeChoice.choices), unit=""),
+    "estimates": Rule("Estimates", "How estimates of run times count in plans.", choices=dict(Estimates.choices), unit=""),
     **{f"max_wait_{name}_s": Rule(f"Longest wait, {name}", "After this wait a job heads the reservations.", least=1) for name in CLASSES},
     **{
         f"worth_{name}_gpu_s": Rule(f"Worth, {name}", "Most lost work that a job above its guarantee may cause.", most=MOST, unit="GPU-s")

@@ -31,6 +31,7 @@ from scheduler.services.jobs.old_checkpoints import old_checkpoints_delete
 from scheduler.services.jobs.planned_changes import planned_changes_begin
 from scheduler.services.loop.lease import tick_call
 from scheduler.services.loop.measuring import measures_write, tally, tick_finished
+from scheduler.services.loop.overrun import overrun_turn
 from scheduler.services.loop.pace import Pace
 from scheduler.services.loop.plans import plans_forget
 from scheduler.services.loop.tick import Memory, TickResult, collect_meanwhile, collect_seldom, tick_run
@@ -133,6 +134,12 @@ def forecast() -> int | None:
         return forecast_run(holder=holder(), now=now(), memory=_forecasts, beside=not settings.PRODUCTION)
     finally:
         _forecast_guard.release()
+
+
+@shared_task
+def overrun_learn() -> bool:
+    """Learn from jobs that have ended how run times compare with estimates."""
+    return overrun_turn(now=now())
 
 
 @shared_task

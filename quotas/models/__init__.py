@@ -19,7 +19,7 @@ from quotas.models.charges import (
 from quotas.models.exports import EXPORTING, CostExport, ExportState
 from quotas.models.ledger import CHARGED, LedgerClock, LedgerEntry, Phase, ShareClass
 from quotas.models.prices import CardState, RateCard, RateClass, RateLine
-from quotas.models.tree import Colocation, NodeKind, QuotaNode, QuotaShare, Role, RoleBinding, ServiceToken, SharingTrust, TypeChoice
+from quotas.models.tree import Colocation, Estimates, NodeKind, QuotaNode, QuotaShare, Role, RoleBinding, ServiceToken, SharingTrust, TypeChoice
 from quotas.models.windows import Idle, Reservation, ReservationState, Shape, Window
 
 __all__ = [
@@ -45,6 +45,7 @@ __all__ = [
     "CostExport",
     "CostMail",
     "CostMailing",
+    "Estimates",
     "ExportState",
     "Idle",
     "LedgerClock",

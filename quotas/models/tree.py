@@ -52,6 +52,13 @@ class TypeChoice(models.TextChoices):
     STATED = "stated", "In the stated order"
 
 
+class Estimates(models.TextChoices):
+    """How estimates of run times count in plans."""
+
+    LEARNED = "learned", "Times the overrun factor"
+    STATED = "stated", "As stated"
+
+
 class QuotaNode(models.Model):
     """A node of the quota tree. `path` is its whole name (`org/nlp/exp`); it is rewritten for the subtree when a node moves or is renamed."""
 

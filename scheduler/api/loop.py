@@ -1,7 +1,7 @@
 """The scheduler over HTTP, for those who see the whole fleet."""
 
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
 
 from django.http import HttpRequest, HttpResponse
 from ninja import Router, Schema
@@ -25,6 +25,7 @@ from scheduler.selectors.loop import (
     plans_listed,
     scenario_now,
 )
+from scheduler.selectors.overrun import overrun_told
 from scheduler.selectors.spreads import Spread
 from scheduler.services.jobs.steering import scheduler_pause, scheduler_resume
 
@@ -48,6 +49,18 @@ class OrdersOut(Schema):
     fault: str | None
 
 
+class OverrunOut(Schema):
+    """By how much plans multiply the estimates of jobs without a time limit, and what was learned of it."""
+
+    factor: float = Field(description="In use now.", examples=[0.83])
+    estimates: Literal["learned", "stated"] = Field(description="The fleet-wide rule: `stated` leaves the learned factor out.", examples=["learned"])
+    learned: float | None = Field(description="The learned factor, bounded; null: nothing was learned yet.", examples=[0.83])
+    median: float | None = Field(description="Run time divided by estimate, in the median of the jobs.", examples=[0.827])
+    jobs: int = Field(description="Completed jobs that it was learned from; with too few it is 1.", examples=[214])
+    since: datetime | None = Field(description="When the first of these jobs ended.", examples=["2026-02-02T10:00:00Z"])
+    learned_at: datetime | None = Field(description="When it was learned last; it is learned once an hour.", examples=["2026-03-02T10:00:00Z"])
+
+
 class SchedulerOut(Schema):
     """`state`: deciding, watching, paused, overdue or never. `unseen` counts the events that no plan has seen yet."""
 
@@ -63,6 +76,7 @@ class SchedulerOut(Schema):
     holding: int
     phases: list[PhaseOut]
     orders: list[OrdersOut]
+    overrun: OverrunOut = Field(description="How estimates of run times count.")
 
 
 class PlanOut(Schema):
@@ -129,6 +143,7 @@ def scheduler_state(request: HttpRequest) -> HttpResponse:
                 }
                 for row in orders_open(moment)
             ],
+            "overrun": _overrun(),
         }
     )
 
@@ -191,6 +206,12 @@ def plan(request: HttpRequest, pk: int) -> HttpResponse:
 def plan_source(request: HttpRequest, pk: int) -> HttpResponse:
     """A scenario file: `gpufleet plan` makes the same plan of it. Kept for hours; then 404."""
     return HttpResponse(plan_unpacked(plan_scenario(access_of(request), pk)), content_type="application/json")
+
+
+def _overrun() -> dict[str, Any]:
+    told = overrun_told()
+    figures = {name: getattr(told, name) for name in ("factor", "learned", "median", "jobs", "since", "learned_at")}
+    return figures | {"estimates": "stated" if told.as_stated else "learned"}
 
 
 def _phase(name: str, taken: Spread) -> dict[str, Any]:

@@ -27,9 +27,11 @@ from scheduler.whatifs.lists import WHAT_IFS
 from scheduler.whatifs.telling import SIDES, measures, summary
 from scheduler.whatifs.wanted import (
     HEAVIEST_USAGE,
+    LEAST_OVERRUN,
     LONGEST_SECONDS,
     MOST_KINDS,
     MOST_NODES,
+    MOST_OVERRUN,
     MOST_TRACE_HOURS,
     RULES,
     SHORTEST_HALF_LIFE_S,
@@ -69,6 +71,7 @@ class WhatIfPolicyIn(Taken):
     usage_weight: Annotated[float, Field(ge=0, le=HEAVIEST_USAGE)] | None = None
     half_life_s: Annotated[int, Field(ge=SHORTEST_HALF_LIFE_S, le=LONGEST_SECONDS)] | None = None
     min_runtime_s: Length | None = None
+    overrun: Annotated[float, Field(ge=LEAST_OVERRUN, le=MOST_OVERRUN)] | None = None
     max_wait_inference_s: Length | None = None
     max_wait_interactive_s: Length | None = None
     max_wait_batch_s: Length | None = None
@@ -180,6 +183,13 @@ class CourseOut(Schema):
     after: list[int]
 
 
+class FactorsOut(Schema):
+    """Before and after."""
+
+    before: float
+    after: float
+
+
 class ResultOut(Schema):
     """Of the whole fleet. `step_s` is the time between plans; 0: whenever something happens."""
 
@@ -191,6 +201,7 @@ class ResultOut(Schema):
     waiting_milli: CourseOut
     wait_edges_s: list[int]
     waits: list[WaitsOut]
+    overrun: FactorsOut | None
 
 
 class WhatIfDetailOut(WhatIfOut):
@@ -297,6 +308,7 @@ def _told(access: Access, found: QuotaReplay) -> dict[str, Any]:
             "waiting_milli": _both(figures, "waiting"),
             "wait_edges_s": [edge // 1000 for edge in WAIT_EDGES],
             "waits": _waits(figures),
+            "overrun": figures.get("overrun"),
         }
     return facts | {"result": result, "teams": teams_told(teams)}
 

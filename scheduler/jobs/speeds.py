@@ -26,6 +26,11 @@ def seconds_at(speed: float, estimate: int | None, limit: int | None) -> int | N
     return lasts if limit is None else min(lasts, limit)
 
 
+def as_planned(estimate: int | None, limit: int | None, overrun_millionths: int) -> int | None:
+    """An estimate as plans count it: times the overrun factor, unless a limit is stated."""
+    return estimate if estimate is None or limit is not None else estimate * overrun_millionths // MILLION
+
+
 def is_cut(speed: float, estimate: int | None, limit: int | None) -> bool:
     """Whether its limit ends it before its work is done."""
     lasts = seconds_at(speed, estimate, None)

@@ -14,6 +14,7 @@ from scheduler.engine.model.values import CLASSES, ByClass, Fairness, Settings
 
 # Between the signal and the end by force, for a job that states no `grace_s`.
 DEFAULT_GRACE_SECONDS = 30
+AS_STATED = 1_000_000
 TOP = Prepared[tuple[Any]](lambda: QuotaNode.objects.filter(parent__isnull=True).values_list("policy"))
 
 
@@ -58,6 +59,11 @@ def policy() -> Policy:
     )
 
 
+def rules_now() -> Mapping[str, Any]:
+    """The fleet-wide rules of this moment."""
+    return next((rules or {} for (rules,) in TOP()), {})
+
+
 def ruled(settings: Settings, rules: Mapping[str, Any]) -> Settings:
     """The settings under the fleet-wide rules of the top of the quota tree (`quotas.rules.POLICY`). What it does not state is as configured."""
     if not rules:
@@ -74,6 +80,7 @@ def ruled(settings: Settings, rules: Mapping[str, Any]) -> Settings:
         sharing_trust=rules.get("sharing_trust", settings.sharing_trust),
         colocation=rules.get("colocation", settings.colocation),
         type_choice=rules.get("type_choice", settings.type_choice),
+        overrun_millionths=AS_STATED if rules.get("estimates") == "stated" else settings.overrun_millionths,
         max_wait_ms=_by_class(settings.max_wait_ms, rules, "max_wait_{}_s"),
         worth_gpu_ms=_by_class(settings.worth_gpu_ms, rules, "worth_{}_gpu_s"),
     )
@@ -93,9 +100,9 @@ def _by_class(usual: ByClass, rules: Mapping[str, Any], key: str) -> ByClass:
 
 def colocation_now() -> str:
     """Between which neighbours services and other work need a boundary by the rules of this moment."""
-    return ruled(policy().engine, next((rules or {} for (rules,) in TOP()), {})).colocation
+    return ruled(policy().engine, rules_now()).colocation
 
 
 def fairness_now(settings: Settings) -> Fairness:
     """How past usage counts by the rules of this moment."""
-    return ruled(settings, next((rules or {} for (rules,) in TOP()), {})).fairness
+    return ruled(settings, rules_now()).fairness

@@ -41,7 +41,7 @@ from scheduler.models.inventory import (
     TopologyLevel,
 )
 from scheduler.models.jobs import ENDED, HOLDING, Attempt, Dependency, Job, JobClass, JobEvent, JobMark, JobState, MarkKind, Placement, Wait, WaitKind
-from scheduler.models.loop import KeptApart, Lease, Outlook, PlanRecord, Prediction, Promise, PromisedSeat, Repartition, UsualDemand
+from scheduler.models.loop import KeptApart, LearnedOverrun, Lease, Outlook, PlanRecord, Prediction, Promise, PromisedSeat, Repartition, UsualDemand
 from scheduler.models.measures import Measure
 from scheduler.models.notices import (
     Delivery,
@@ -114,6 +114,7 @@ __all__ = [
     "KeptApart",
     "KubernetesCluster",
     "KubernetesRun",
+    "LearnedOverrun",
     "Lease",
     "MarkKind",
     "Measure",

@@ -46,6 +46,23 @@ class UsualDemand(models.Model):
         return f"{len(self.parts)} kinds of jobs"
 
 
+class LearnedOverrun(models.Model):
+    """How run times compare with estimates, as the scenario's `overrun`: by so much plans multiply estimates. One row."""
+
+    id = models.PositiveSmallIntegerField(primary_key=True, default=1)
+    learnt_at = MomentField()
+    factor_millionths = models.PositiveIntegerField(default=1_000_000, help_text="Bounded; 1 where too few jobs were known.")
+    median_millionths = models.PositiveBigIntegerField(null=True, blank=True, help_text="As measured; null: no job was known.")
+    jobs = models.PositiveIntegerField(default=0, help_text="Of so many jobs.")
+    since = MomentField(null=True, blank=True, help_text="When the first of them ended.")
+
+    class Meta:
+        db_table = "learned_overrun"
+
+    def __str__(self) -> str:
+        return f"{self.factor_millionths / 1_000_000:g} of {self.jobs} jobs"
+
+
 class KeptApart(models.Model):
     """Services and templates of which interference is predicted to break a service level, as the scenario's `apart`. One row."""
 

@@ -9,7 +9,7 @@ from typing import Any
 from gpufleet.core.audit import SYSTEM
 from gpufleet.core.templatetags.shell import gpus, plural, relative
 from scheduler.jobs.filters import BLOCKERS
-from scheduler.jobs.speeds import seconds_at, slowest_on, speed_on
+from scheduler.jobs.speeds import as_planned, seconds_at, slowest_on, speed_on
 from scheduler.jobs.stored import least_of, most_of, name_of, roles_of, types_of
 from scheduler.jobs.waiting import DEFERRED_FOR
 from scheduler.models import ENDED, HOLDING, Attempt, Job, JobEvent, JobState, Outlook, Promise, Wait
@@ -150,15 +150,14 @@ class DeadlineTold:
     end: datetime | None = None
 
 
-def deadline_told(row: JobRow, gpu_types: Collection[str], now: datetime) -> DeadlineTold | None:
+def deadline_told(row: JobRow, gpu_types: Collection[str], now: datetime, overrun_millionths: int) -> DeadlineTold | None:
     """None: it has no deadline, or has ended. `gpu_types` are those that it runs on. What the last plan said of a waiting job goes before."""
     job = row.job
     leaves = row.attempt is not None and row.attempt.stop_asked_at is not None and job.state in HOLDING
     if job.deadline is None or job.state in ENDED or job.state in (JobState.DRAFT, JobState.RESERVED) or leaves:
         return None
-    seconds = seconds_at(
-        slowest_on(job.spec, gpu_types or [name for name in types_of(job.spec) if speed_on(job.spec, name)]), job.estimate_seconds, job.limit_seconds
-    )
+    speed = slowest_on(job.spec, gpu_types or [name for name in types_of(job.spec) if speed_on(job.spec, name)])
+    seconds = seconds_at(speed, as_planned(job.estimate_seconds, job.limit_seconds, overrun_millionths), job.limit_seconds)
     if job.state in HOLDING and row.attempt is not None:
         end = None if seconds is None else row.attempt.started_at + timedelta(seconds=seconds)
         if end is None or end <= now:  # an estimate that is over says nothing about the end

@@ -9,10 +9,11 @@ from typing import Any
 from django.db.models import Count, Q, Sum
 
 from quotas.permissions import Access, Can, is_within
-from scheduler.jobs.speeds import seconds_at, speed_on
+from scheduler.jobs.speeds import as_planned, seconds_at, speed_on
 from scheduler.models import Gpu, Health, Outlook
 from scheduler.selectors.holders import open_placements
 from scheduler.snapshots.fleet import domain_named, node_named
+from scheduler.snapshots.overrun import overrun_for
 
 SHOWN = 5
 TEAMS_SHOWN = 3
@@ -116,7 +117,10 @@ class _Held:
 
 
 def block_holders(access: Access, outlook: Outlook | None, now: datetime) -> list[Holders | None]:
-    """For each reason of an outlook who holds what it is about: None where it is about no GPUs, or nobody holds any. One query."""
+    """For each reason of an outlook who holds what it is about: None where it is about no GPUs, or nobody holds any.
+
+    One query, and where estimates say when jobs end, another two.
+    """
     scopes = [scope_of(reason) for reason in outlook.reasons] if outlook else []
     asked = [scope for scope in scopes if scope is not None]
     held = _held(asked, now) if asked else []
@@ -185,12 +189,14 @@ def _held(scopes: Sequence[Scope], now: datetime) -> list[_Held]:
         )
         .annotate(milli=Sum("gpu_milli"))
     )
-    return [_read(row, now) for row in rows]
+    held = list(rows)
+    overrun = overrun_for((row["job__estimate_seconds"], row["job__limit_seconds"]) for row in held)
+    return [_read(row, now, overrun) for row in held]
 
 
-def _read(row: Mapping[str, Any], now: datetime) -> _Held:
+def _read(row: Mapping[str, Any], now: datetime, overrun: int) -> _Held:
     kind, limit = row["gpu__gpu_type_id"] or "", row["job__limit_seconds"]
-    speed = speed_on({"throughput": row["job__spec__throughput"]}, kind)
+    speed, estimate = speed_on({"throughput": row["job__spec__throughput"]}, kind), as_planned(row["job__estimate_seconds"], limit, overrun)
     return _Held(
         path=row["job__quota__path"],
         gpu_type=kind,
@@ -202,7 +208,7 @@ def _read(row: Mapping[str, Any], now: datetime) -> _Held:
         profile=row.get("mig__profile") or "",
         job=row["job__public_id"],
         milli=row["milli"],
-        ends_at=_ends_at(row["attempt__running_at"] or now, seconds_at(speed, row["job__estimate_seconds"], limit), limit, now),
+        ends_at=_ends_at(row["attempt__running_at"] or now, seconds_at(speed, estimate, limit), limit, now),
         name=row["job__name"],
     )
 

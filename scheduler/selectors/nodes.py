@@ -14,8 +14,10 @@ from quotas.models import LedgerEntry, ShareClass
 from quotas.permissions import Access, Can
 from quotas.selectors.rates import rates_now
 from scheduler.hardware.draining import Running
+from scheduler.jobs.speeds import as_planned
 from scheduler.models import Checkpoint, Gpu, Health, InventoryEvent, Job, MigInstance, Nic, Node, Placement, PlannedHealth
 from scheduler.selectors.holders import open_placements, outside_seats
+from scheduler.snapshots.overrun import overrun_for
 
 HISTORY_LENGTH = 50
 PLANS_SHOWN = 200
@@ -222,10 +224,12 @@ def _guests(access: Access, placements: QuerySet[Placement], now: datetime) -> l
     borrowing = set(borrowed.values_list("attempt", flat=True))
     safe = Checkpoint.objects.filter(attempt__in=attempts, verified_at__isnull=False, removed_at__isnull=True)
     saved = dict(safe.order_by().values_list("job_id").annotate(Max("reported_at")))
-    found = []
-    for job in Job.objects.filter(pk__in=parts).select_related("quota", "owner").defer("launch"):
+    found, jobs = [], list(Job.objects.filter(pk__in=parts).select_related("quota", "owner").defer("launch"))
+    overrun = overrun_for((job.estimate_seconds, job.limit_seconds) for job in jobs)
+    for job in jobs:
         milli, began, attempt, is_leaving = parts[job.pk]
-        estimate = began + timedelta(seconds=job.estimate_seconds) if job.estimate_seconds else None
+        planned = as_planned(job.estimate_seconds, job.limit_seconds, overrun)
+        estimate = began + timedelta(seconds=planned) if planned else None
         limit = began + timedelta(seconds=job.limit_seconds) if job.limit_seconds else None
         by_limit = estimate is None or estimate <= now  # an estimate that is over says nothing about the end
         movable = job.preemptible == "yes" or (job.preemptible == "when_borrowed" and attempt in borrowing)

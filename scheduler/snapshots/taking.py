@@ -34,6 +34,8 @@ from scheduler.snapshots.jobs import (
     workers_of,
 )
 from scheduler.snapshots.neighbours import Neighbours, neighbours_now
+from scheduler.snapshots.overrun import ASKED as OVERRUN
+from scheduler.snapshots.overrun import corrected
 from scheduler.snapshots.power import Rows as Caps
 from scheduler.snapshots.power import power_caps
 from scheduler.snapshots.tree import Past, TreeView, archived_nodes, inner_nodes, past_usage, policy_of, tree_asked, tree_view
@@ -72,6 +74,7 @@ class Snapshot:
     kept: Kept
     calendar: WindowsView
     came: Mapping[str, int]  # by the name of a job that has come since it was begun, when; its scenario says that it is there
+    unruled: Settings  # those of the scenario without the fleet-wide rules
 
 
 @dataclass(slots=True)
@@ -106,12 +109,13 @@ class Snapshots:
 
     def take(self, *, settings: Settings, now: datetime, start_timeout: timedelta) -> Snapshot:
         with one_moment():
-            fleet_raw, tree_raw, window_rows, demand_rows, seen, standing = _asked(now, settings)
+            fleet_raw, tree_raw, window_rows, demand_rows, overrun_rows, seen, standing = _asked(now, settings)
             fleet = self._fleet_of(fleet_raw)
             caps = Caps.read(now) if fleet.capped else None
-            settings = self._ruled(settings, policy_of(tree_raw))
+            unruled = corrected(settings, overrun_rows)
             if len({node.gpu_type for node in fleet.nodes}) > 1:
-                settings = replace(settings, gpu_prices=self._prices_at(now))
+                unruled = replace(unruled, gpu_prices=self._prices_at(now))
+            settings = self._ruled(unruled, policy_of(tree_raw))
             self._meet(neighbours_now() if settings.colocation != "any" else ALONE)
             self._set_aside(set_aside(now) if settings.waits_end else {})
             self._past = past_usage(now, settings.fairness, self._past)
@@ -147,7 +151,7 @@ class Snapshots:
             power=self._power_of(caps, fleet, settings, now),
             apart=self._neighbours.apart,
         )
-        return Snapshot(scenario, {known.job.name: known.row for known in jobs}, fleet, tree, left_out, self.kept, calendar, came)
+        return Snapshot(scenario, {known.job.name: known.row for known in jobs}, fleet, tree, left_out, self.kept, calendar, came, unruled)
 
     @property
     def kinds(self) -> Kinds:
@@ -302,13 +306,13 @@ def _come(jobs: Sequence[_Known], now: int) -> tuple[tuple[Job, ...], dict[str, 
     return tuple(sorted(there, key=attrgetter("submitted", "name"))), came
 
 
-def _asked(now: datetime, settings: Settings) -> tuple[tuple[Any, ...], tuple[Any, ...], list[Any], list[Any], list[Any], Standing]:
-    """Fleet, tree, windows, usual demand, jobs with their revisions, and where they stand, in one go."""
+def _asked(now: datetime, settings: Settings) -> tuple[tuple[Any, ...], tuple[Any, ...], list[Any], list[Any], list[Any], list[Any], Standing]:
+    """Fleet, tree, windows, usual demand, the factor on estimates, jobs with their revisions, and where they stand, in one go."""
     fleet, tree, jobs, standing = fleet_asked(now), tree_asked(), jobs_asked(now), standing_asked()
-    others = [windows_asked(now, settings.window_horizon_ms), DEMAND.asking()]
+    others = [windows_asked(now, settings.window_horizon_ms), DEMAND.asking(), OVERRUN.asking()]
     answers = iter(together(*fleet, *tree, *others, *jobs, *standing))
-    fleet_raw, tree_raw, (kept, usual), seen, rows = (tuple(islice(answers, len(asked))) for asked in (fleet, tree, others, jobs, standing))
-    return fleet_raw, tree_raw, list(kept), list(usual), list(chain(*seen)), standing_of(*rows)
+    fleet_raw, tree_raw, (kept, usual, learned), seen, rows = (tuple(islice(answers, len(asked))) for asked in (fleet, tree, others, jobs, standing))
+    return fleet_raw, tree_raw, list(kept), list(usual), list(learned), list(chain(*seen)), standing_of(*rows)
 
 
 def _block(blocked: dict[int, int], gpus: Iterable[int], fleet: FleetView) -> None:

@@ -1,6 +1,6 @@
 """Jobs: the list, one job, and what its people do with it."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from datetime import datetime
 from functools import cache, partial
 from typing import Any, NamedTuple
@@ -36,6 +36,7 @@ from scheduler.presenters.bulk import CHOICES, bulk_view
 from scheduler.presenters.deferring import deferral_past, deferral_shown
 from scheduler.presenters.evictions import evictions_said, evictions_told
 from scheduler.presenters.jobs import (
+    DeadlineTold,
     alignment_told,
     deadline_told,
     event_lines,
@@ -97,6 +98,7 @@ from scheduler.services.jobs.connecting import job_connect, job_connection, may_
 from scheduler.services.jobs.deferring import is_deferred, job_start_now
 from scheduler.services.jobs.edits import job_enqueue, job_save_now, restart_refused, save_refused
 from scheduler.services.jobs.steering import job_cancel, job_hold_back, job_release_hold
+from scheduler.snapshots.overrun import overrun_for
 from scheduler.views.begins import begins_told
 from scheduler.views.bulk import job_changes_plan, steer_page
 from scheduler.views.nodes import messages_by_field
@@ -342,7 +344,7 @@ def _page(request: HttpRequest, job: Job, *, status: int = 200, **extra: Any) ->
         "can_restart": not restart_refused(job, running) and (job.state not in ENDED or access.can_somewhere(Can.SUBMIT)),
         "can_save": not save_refused(job, running),
         "blockers": blockers_now(access, job, outlook, discretion, waits_for=waits_for, turn=turn, now=moment),
-        "deadline": deadline_told(row, kinds if running else (), moment),
+        "deadline": _deadline(row, kinds if running else (), moment),
         "would_start_if": would_start_if(outlook, discretion),
         "deferral": deferral_shown(job, moment, sees=sees_prices(access, job.quota.path)),
         "deferral_past": deferral_past(job, moment, sees=sees_prices(access, job.quota.path)),
@@ -387,6 +389,13 @@ def _page(request: HttpRequest, job: Job, *, status: int = 200, **extra: Any) ->
         **extra,
     }
     return render(request, "scheduler/job.html", context, status=status)
+
+
+def _deadline(row: JobRow, gpu_types: Collection[str], now: datetime) -> DeadlineTold | None:
+    job = row.job
+    if job.deadline is None:
+        return None
+    return deadline_told(row, gpu_types, now, overrun_for([(job.estimate_seconds, job.limit_seconds)]))
 
 
 def _course(request: HttpRequest, job: Job, attempts: Sequence[Attempt], now: datetime) -> dict[str, Any]:

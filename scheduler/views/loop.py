@@ -30,6 +30,7 @@ from scheduler.selectors.loop import (
     plans_listed,
     scenario_now,
 )
+from scheduler.selectors.overrun import overrun_told
 from scheduler.selectors.predictions import predictions_score
 from scheduler.services.jobs.steering import REASON_LENGTH, Steered, scheduler_pause, scheduler_resume
 
@@ -88,6 +89,7 @@ def _page(request: HttpRequest, *, status: int = 200, **extra: Any) -> HttpRespo
         "more_decisions": max(0, len(decided) - DECISIONS_SHOWN),
         "orders": orders_open(moment),
         "predicted": predictions_score(now=moment),
+        "overrun": overrun_told(),
         "may_operate": access.can_everywhere(Can.OPERATE),
         "may_submit": access.can_somewhere(Can.SUBMIT),
         **extra,

@@ -134,6 +134,7 @@ def _result(request: HttpRequest, access: Access, found: QuotaReplay) -> dict[st
         "of_class": chosen,
         "waits_source": f"{source}?class={chosen}",
         "step_s": found.figures["step"] / 1000,
+        "overrun": found.figures.get("overrun"),
     }
 
 

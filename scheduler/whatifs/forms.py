@@ -104,7 +104,7 @@ class WhatIfForm(forms.Form):
     def more_fields(self) -> list[forms.BoundField]:
         return [self[name] for name in self.later]
 
-    later = ("half_life_s", "min_runtime_s", "max_wait_inference_s", "max_wait_interactive_s", "max_wait_batch_s")
+    later = ("half_life_s", "min_runtime_s", "overrun", "max_wait_inference_s", "max_wait_interactive_s", "max_wait_batch_s")
 
     @property
     def shows_more(self) -> bool:

@@ -14,7 +14,9 @@ MOST_NODES = 10_000  # added in all
 MOST_KINDS = 100
 MOST_TRACE_HOURS = 366 * 24
 LONGEST_SECONDS = 366 * 86_400
+SHORTEST_HALF_LIFE_S = 60
 HEAVIEST_USAGE = 1000
+LEAST_OVERRUN, MOST_OVERRUN = 0.01, 100
 ORDERS = {"tree": "Quota tree", "fifo": "First come, first served"}
 AWAY = ("draining", "down")
 MILLION = 1_000_000
@@ -24,13 +26,14 @@ Faults = dict[str, list[str]]
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A setting that a what-if may change: how it is read from the settings and put there. `choices`: of a word; `most`: of a number."""
+    """A setting that a what-if may change: how it is read from the settings and put there. `choices`: of a word; `least`, `most`: of a number."""
 
     title: str
     help: str
     read: Callable[[Settings], Any]
     put: Callable[[Settings, Any], Settings]
     choices: tuple[str, ...] = ()
+    least: float = 0
     most: float | None = None
     unit: str = ""
 
@@ -95,6 +98,7 @@ RULES: Mapping[str, Rule] = {
         "Past usage counts half after this time.",
         lambda settings: settings.fairness.half_life_ms // 1000,
         lambda settings, seconds: replace(settings, fairness=replace(settings.fairness, half_life_ms=1000 * seconds)),
+        least=SHORTEST_HALF_LIFE_S,
         most=LONGEST_SECONDS,
         unit="s",
     ),
@@ -106,9 +110,16 @@ RULES: Mapping[str, Rule] = {
         most=LONGEST_SECONDS,
         unit="s",
     ),
+    "overrun": Rule(
+        "Overrun factor",
+        "Plans multiply estimated run times by it. 1: as stated.",
+        lambda settings: settings.overrun_millionths / MILLION,
+        lambda settings, factor: replace(settings, overrun_millionths=round(factor * MILLION)),
+        least=LEAST_OVERRUN,
+        most=MOST_OVERRUN,
+    ),
     **{f"max_wait_{name}_s": _max_wait(name) for name in reversed(CLASSES)},
 }
-SHORTEST_HALF_LIFE_S = 60
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -270,5 +281,4 @@ def _rule_fault(name: str, value: Any) -> str:
         return "" if value in rule.choices else f"Choose one of {', '.join(rule.choices)}."
     if rule.most is None:
         return ""
-    least = SHORTEST_HALF_LIFE_S if name == "half_life_s" else 0
-    return "" if least <= value <= rule.most else f"Enter a value from {least} to {rule.most:,.0f}."
+    return "" if rule.least <= value <= rule.most else f"Enter a value from {rule.least} to {rule.most:,.0f}."

@@ -10,7 +10,7 @@ from django.urls import reverse
 
 from quotas.models import QuotaShare
 from scheduler.engine.model.reasons import REASONS
-from scheduler.models import Dependency, Gpu, Health, Job, JobState, Node, Outlook
+from scheduler.models import Dependency, Gpu, Health, Job, JobState, LearnedOverrun, Node, Outlook
 from scheduler.presenters.blocking import Around, Blocker, blockers, blockers_now
 from scheduler.selectors.blocking import block_holders, out_of_service, scope_of
 from scheduler.selectors.discretion import Discretion
@@ -342,6 +342,20 @@ def test_a_gang_on_many_nodes_is_one_holder(shared):
 
     assert [(holder.job_id, holder.gpus_milli) for holder in held.first] == [(made.public_id, 8000)]
     assert held.enough_at == NOON + timedelta(hours=1)
+
+
+@pytest.mark.parametrize(("limit", "hours"), [(None, 1.5), (7200, 1)])
+def test_an_end_by_an_estimate_is_that_which_plans_count_with(shared, limit, hours):
+    made = job("long", on=shared.nodes[OURS], state=JobState.RUNNING, estimate_seconds=3600, limit_seconds=limit)
+    attempt(made, running_at=NOON)
+    for device in node("n1", gpus=4, at="s1/l1").gpus.all():
+        placement(made, device)
+    LearnedOverrun.objects.create(learnt_at=NOON, factor_millionths=1_500_000, jobs=90)
+    reasons = [{"code": "topology", "detail": "x", "level": "spine", "domain": "north/s1", "room": 0, "needed": 1, "each": 4}]
+
+    held = block_holders(shared.access("viewer"), Outlook(job=job(), at=NOON, reasons=reasons), NOON)[0]
+
+    assert held.enough_at == NOON + timedelta(hours=hours)
 
 
 def test_instances_of_the_asked_profile_are_what_is_waited_for(shared):

@@ -5,7 +5,8 @@ from datetime import timedelta
 import pytest
 
 from gpufleet.core.times import now
-from scheduler.models import Checkpoint, Dependency, JobEvent, JobState, Lease, Prediction, Promise
+from quotas.models import QuotaNode
+from scheduler.models import Checkpoint, Dependency, JobEvent, JobState, LearnedOverrun, Lease, Prediction, Promise
 from tests.builders import NOON, attempt, gpu, job, node, outlook, placement, plan
 
 pytestmark = pytest.mark.django_db
@@ -149,6 +150,14 @@ def test_the_scheduler_tells_programs_what_its_page_says(api, ours):
 
     assert (told["state"], told["holder"], told["waiting"], told["unseen"]) == ("watching", "w1", 1, 0)
     assert [row["phase"] for row in told["phases"]] == ["snapshot", "plan", "all"]
+    unknown = {"learned": None, "median": None, "jobs": 0, "since": None, "learned_at": None}
+    assert told["overrun"] == unknown | {"factor": 1.0, "estimates": "learned"}
+    LearnedOverrun.objects.create(learnt_at=NOON, factor_millionths=830_000, median_millionths=827_400, jobs=214, since=NOON)
+    known = api("operator", "get", "/scheduler", 200)["overrun"]
+    assert {name: known[name] for name in ("factor", "learned", "median", "jobs")} == {"factor": 0.83, "learned": 0.83, "median": 0.8274, "jobs": 214}
+    QuotaNode.objects.filter(parent=None).update(policy={"estimates": "stated"})
+    known = api("operator", "get", "/scheduler", 200)["overrun"]
+    assert (known["factor"], known["estimates"], known["learned"]) == (1.0, "stated", 0.83)
     assert api("operator", "get", "/scheduler/plans", 200)["items"][0]["decided"] == 1
     assert api("operator", "get", f"/scheduler/plans/{made.pk}", 200)["decisions"][0]["job"] == "j-1"
     assert api("operator", "get", f"/scheduler/plans/{made.pk}/scenario", 200) == {"format": "gpufleet-scenario/1"}

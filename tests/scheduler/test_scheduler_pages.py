@@ -6,8 +6,10 @@ import pytest
 from django.urls import reverse
 
 from gpufleet.core.times import now
+from quotas.models import QuotaNode
 from scheduler.models import (
     JobState,
+    LearnedOverrun,
     Lease,
     Order,
 )
@@ -25,7 +27,7 @@ def ours(personas):
 
 def test_the_page_tells_who_leads_and_what_is_late(personas):
     moment = now()
-    lease = Lease.objects.create(name="tick", holder="worker-1", epoch=7, expires_at=moment + timedelta(seconds=3), wanted=9, done=9)
+    lease = Lease.objects.create(name="tick", holder="worker-1", epoch=7, expires_at=moment + timedelta(hours=1), wanted=9, done=9)
     html = text(personas.client("operator"), "/scheduler/")
     assert "Deciding" in html and "worker-1, epoch 7" in html
 
@@ -39,6 +41,21 @@ def test_the_page_tells_who_leads_and_what_is_late(personas):
     Lease.objects.filter(pk=lease.pk).update(paused_at=moment, paused_by="Oona", paused_reason="New switches.")
     html = text(personas.client("operator"), "/scheduler/")
     assert "Paused by Oona" in html and "New switches." in html
+
+
+def test_the_page_tells_how_run_times_compare_with_estimates(personas):
+    def told():
+        return text(personas.client("operator"), "/scheduler/")
+
+    assert "Not learned yet. Estimates count as stated." in told()
+    LearnedOverrun.objects.create(learnt_at=NOON, median_millionths=1_234_567, jobs=12, since=NOON)
+    assert "too few jobs, estimates count as stated" in told() and "18 more needed" in told()
+    LearnedOverrun.objects.update(factor_millionths=3_000_000, median_millionths=4_250_000, jobs=1214)
+    html = told()
+    assert "plans multiply estimates by it" in html and "4.25" in html and "1,214" in html
+    assert "the factor stays between 0.5 and 3" in html
+    QuotaNode.objects.filter(path="acme").update(policy={"estimates": "stated"})
+    assert "off by fleet-wide policy; learned: 3" in told()
 
 
 def test_orders_that_fail_are_told_with_what_the_back_end_said(personas):

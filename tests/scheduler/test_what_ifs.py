@@ -19,7 +19,7 @@ from quotas.models import QuotaNode
 from quotas.services.changes import Wanted as Drafted
 from quotas.services.changes import change_draft
 from scheduler.engine.model.values import Fairness, Node, Settings
-from scheduler.models import Attempt, Job, QuotaReplay
+from scheduler.models import Attempt, Job, LearnedOverrun, QuotaReplay
 from scheduler.models import Node as NodeRow
 from scheduler.scenarios.reading import parse
 from scheduler.services.forecasts import plays, replays
@@ -299,6 +299,23 @@ def test_a_fleet_may_lose_all_of_its_nodes(world: Personas, client: Client):
     assert by["gpus"].told == ("16", "0") and by["allocated"].told[1] == "–" and by["waiting"].told == ("0", "3")
     client.force_login(world.users["superuser"])
     assert client.get(reverse("what-if", args=[made.public_id])).status_code == 200
+
+
+def test_it_states_the_factor_on_estimates_by_which_it_was_planned(world: Personas, client: Client):
+    LearnedOverrun.objects.create(learnt_at=NOON, factor_millionths=800_000, jobs=90)
+    with pytest.raises(ValidationError, match="Nothing differs from today"):
+        _asked(world, Wanted(policy={"overrun": 0.8}))
+    with pytest.raises(ValidationError, match=r"Enter a value from 0\.01 to 100\."):
+        _asked(world, Wanted(policy={"overrun": 0}))
+    made = _asked(world, Wanted(policy={"overrun": 1}))
+    assert made.changes == ["Overrun factor: 1 instead of 0.8"]
+    assert replay_run(key=made.pk, clock=lambda: NOON) == "done"
+
+    client.force_login(world.users["superuser"])
+    assert client.get(f"/api/v1/what-ifs/{made.public_id}").json()["result"]["overrun"] == {"before": 0.8, "after": 1.0}
+    assert "the overrun factor: 0.8, in the what-if 1." in client.get(reverse("what-if", args=[made.public_id])).content.decode()
+    assert client.get("/api/v1/what-ifs/options").json()["policy"]["overrun"] == 0.8
+    assert "by it. 1: as stated. As today: 0.8." in client.get(reverse("what-if-new")).content.decode()
 
 
 def test_a_chart_of_an_unknown_class_is_not_there(world: Personas, client: Client):

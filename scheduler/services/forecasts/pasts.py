@@ -12,7 +12,7 @@ from typing import Protocol
 from quotas.drafts import Tree
 from scheduler.engine.model.values import Scenario
 from scheduler.services.forecasts.came import Came, stretch_of
-from scheduler.services.forecasts.sides import Side, sides
+from scheduler.services.forecasts.sides import Side, overrun_of, sides
 from scheduler.simulation.span import HOUR
 from scheduler.snapshots.jobs import Kinds
 from scheduler.snapshots.spelling import Speller
@@ -72,7 +72,7 @@ class TraceThere:
             nodes = nodes_changed(self._scenario.nodes, wanted)
             scenario = replace(self._scenario, settings=settings, nodes=nodes, windows=(), demand=(), jobs=jobs)
             lines = [Speller().spell(scenario), json.dumps(rows, separators=(",", ":")).encode(), b"[]", b"[]"]
-            parts.append(Side(b"".join(line + b"\n" for line in lines), {quota.name: quota.name for quota in scenario.quotas}))
+            parts.append(Side(b"".join(line + b"\n" for line in lines), {quota.name: quota.name for quota in scenario.quotas}, overrun_of(scenario)))
         return Cut(hours, moment_of(begin), [one.work for one in found], parts)
 
 

@@ -101,7 +101,7 @@ def tree_preview(*, access: Access, before: Tree, after: Tree, now: datetime) ->
     chosen = policy()
     with _guard:
         snapshot = _snapshots.take(settings=chosen.engine, now=now, start_timeout=chosen.start_timeout)
-        ground = drafted_ground(snapshot, before, after, chosen.engine, now)
+        ground = drafted_ground(snapshot, before, after, now)
         plan = make_plan(snapshot.scenario, _snapshots.kept)
         planned = make_plan(ground.drafted, _drafted)
     effects = [*differences(plan.decisions, planned.decisions, waiting=planned.waiting), *_classes(before, after)]
@@ -114,11 +114,11 @@ def tree_preview(*, access: Access, before: Tree, after: Tree, now: datetime) ->
     )
 
 
-def drafted_ground(snapshot: Snapshot, before: Tree, after: Tree, engine: Settings, now: datetime) -> Ground:
+def drafted_ground(snapshot: Snapshot, before: Tree, after: Tree, now: datetime) -> Ground:
     """The same fleet and jobs under the drafted tree."""
     rows = drafted_rows(snapshot, after, now)
     rules = policy_of(rows)
-    settings = ruled(replace(engine, gpu_prices=snapshot.scenario.settings.gpu_prices), rules)
+    settings = ruled(snapshot.unruled, rules)
     with_jobs = {row.quota_id for row in snapshot.jobs.values()}
     tree = tree_view(rows, inner_nodes(rows) & with_jobs, archived_nodes(rows) & with_jobs, past_as_of(now, settings))
     jobs = tuple(_elsewhere(job, tree.paths[snapshot.jobs[job.name].quota_id]) for job in snapshot.scenario.jobs)

@@ -122,7 +122,8 @@ def _compared(replay: QuotaReplay, stretch: Cut, step: int, pair: Pair, codes: S
     last = [table[common] for table in pair.tables]
     rows = _rows(*({side.nodes_of[path]: row for path, row in one["table"].items()} for one, side in zip(last, stretch.parts, strict=True)))
     before, then = (_figures(one["figures"], course[:common]) for one, course in zip(last, pair.courses, strict=True))
-    figures = {"from": millis(stretch.begin), "step": step, "before": before, "after": then}
+    overrun = dict(zip(("before", "after"), (side.overrun for side in stretch.parts), strict=True))
+    figures = {"from": millis(stretch.begin), "step": step, "before": before, "after": then, "overrun": overrun}
     return _end(replay, ReplayState.DONE, now, hours=common, rows=rows, figures=figures)
 
 

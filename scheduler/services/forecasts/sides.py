@@ -11,7 +11,7 @@ from gpufleet.core.times import millis
 from quotas.drafts import Tree
 from scheduler.engine.model.values import Job as EngineJob
 from scheduler.engine.model.values import Scenario
-from scheduler.loop.policy import policy, ruled
+from scheduler.loop.policy import ruled
 from scheduler.services.forecasts.came import Came
 from scheduler.services.forecasts.previews import drafted_rows, past_as_of
 from scheduler.simulation.calendar import Capped, Promised
@@ -34,6 +34,11 @@ class Side:
 
     text: bytes
     nodes_of: Mapping[str, int | str]  # by key; of a trace in its own queues by name
+    overrun: float = 1.0  # the factor on estimates that it plans by
+
+
+def overrun_of(scenario: Scenario) -> float:
+    return scenario.settings.overrun_millionths / 1_000_000
 
 
 def sides(
@@ -48,7 +53,7 @@ def sides(
     for rows, changes in ((snapshot.tree.rows, Wanted(wanted.days)), (drafted, wanted)):
         scenario, tree, calendar, caps = begun(snapshot, rows, {one.quota_id for one in came}, begin, now, changes, of_these_days=of_these_days)
         text = scenario_text(scenario, came, tree.paths, calendar, caps)
-        found.append(Side(text, {path: key for key, path in tree.paths.items()}))
+        found.append(Side(text, {path: key for key, path in tree.paths.items()}, overrun_of(scenario)))
     return found
 
 
@@ -64,8 +69,7 @@ def begun(
 ) -> tuple[Scenario, TreeView, list[Promised], list[Capped]]:
     """The fleet of today as of a moment of the past, without jobs, under a tree of such rows; and the windows and power caps that it had since."""
     wanted = wanted or Wanted()
-    engine = replace(policy().engine, forecast="none", gpu_prices=snapshot.scenario.settings.gpu_prices)
-    settings = settings_changed(ruled(engine, policy_of(rows)), wanted)
+    settings = settings_changed(ruled(replace(snapshot.unruled, forecast="none"), policy_of(rows)), wanted)
     hardware = nodes_changed(snapshot.scenario.nodes, wanted)
     if wanted.changes_fleet:  # a guarantee without a number is of all GPUs of a type
         capacity = capacity_of(hardware)

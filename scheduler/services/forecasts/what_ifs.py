@@ -18,10 +18,10 @@ from gpufleet.core.prepared import together
 from quotas.models import NodeKind, QuotaChange, QuotaNode
 from quotas.permissions import Access, Can
 from scheduler.engine.model.values import Settings
-from scheduler.loop.policy import TOP, policy, ruled
 from scheduler.models import GOING_ON, LOST, LOST_AFTER, QuotaReplay, ReplayState, Trace
 from scheduler.selectors.traces import queues_seen
 from scheduler.snapshots.fleet import fleet_asked, fleet_view
+from scheduler.snapshots.overrun import settings_now
 from scheduler.whatifs.telling import TeamWait, changes_told
 from scheduler.whatifs.traces import places_of
 from scheduler.whatifs.wanted import (
@@ -59,8 +59,7 @@ def must_ask(access: Access) -> None:
 
 def present(now: datetime) -> tuple[Settings, list[NodesThere]]:
     """What a what-if changes, as it is: the settings that the scheduler goes by, and the nodes by kind."""
-    rules = next((rules or {} for (rules,) in TOP()), {})
-    return ruled(policy().engine, rules), nodes_there(fleet_view(tuple(together(*fleet_asked(now)))).nodes)
+    return settings_now(), nodes_there(fleet_view(tuple(together(*fleet_asked(now)))).nodes)
 
 
 def what_if_ask(

@@ -5,6 +5,7 @@ import pytest
 from gpufleet.core.times import now
 from quotas.models import QuotaChange, QuotaNode, QuotaShare
 from scheduler.loop.policy import policy
+from scheduler.models import LearnedOverrun
 from scheduler.snapshots import Snapshots
 from tests.builders import node
 
@@ -51,9 +52,10 @@ def test_minimum_run_times_and_fleet_wide_rules_reach_the_scheduler(run, persona
         run("quota", "apply", run("quota", "set", *words, **ADMIN)[1].split()[0], **ADMIN)
 
     change(team.path, "--preempt-min-runtime", "10m", "--reclaim-min-runtime", "90s", "--default-class", "interactive")
-    rules = ("worth_batch_gpu_s=500", "max_wait_batch_s=3600", "sharing_trust=job", "half_life_s=7200")
+    rules = ("worth_batch_gpu_s=500", "max_wait_batch_s=3600", "sharing_trust=job", "half_life_s=7200", "estimates=stated")
     change("acme", *(word for rule in rules for word in ("--rule", rule)))
     chosen = policy()
+    LearnedOverrun.objects.create(learnt_at=now(), factor_millionths=1_500_000, jobs=90)
     scenario = Snapshots().take(settings=chosen.engine, now=now(), start_timeout=chosen.start_timeout).scenario
     settings, (found,) = scenario.settings, (one for one in scenario.quotas if one.name == team.path)
     team.refresh_from_db()
@@ -61,7 +63,8 @@ def test_minimum_run_times_and_fleet_wide_rules_reach_the_scheduler(run, persona
     assert (found.preempt_min_runtime_ms, found.reclaim_min_runtime_ms, team.default_class) == (600_000, 90_000, "interactive")
     assert (settings.worth_gpu_ms.batch, settings.max_wait_ms.batch) == (500_000, 3_600_000)
     assert (settings.sharing_trust, settings.fairness.half_life_ms) == ("job", 7_200_000)
-    change("acme", "--rule", "worth_batch_gpu_s=", "--rule", "sharing_trust=")
+    assert settings.overrun_millionths == 1_000_000
+    change("acme", "--rule", "worth_batch_gpu_s=", "--rule", "sharing_trust=", "--rule", "estimates=")
     change(team.path, "--preempt-min-runtime", "inherit", "--default-class", "inherit")
     top = QuotaNode.objects.get(path="acme")
     team.refresh_from_db()

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from gpufleet.client.words import starts as in_words
 from gpufleet.core.templatetags.shell import starts as on_pages
-from scheduler.models import JobState, Outlook
+from scheduler.loop.overrun import LEAST_JOBS
+from scheduler.models import JobState, LearnedOverrun, Outlook
 from scheduler.selectors.foreseen import ANY_MOMENT, late_since
 from scheduler.services.forecasts.fitting import GROUNDS
 from scheduler.services.forecasts.forecasting import ForecastMemory, forecast_run
@@ -41,6 +42,8 @@ def test_all_faces_of_a_start_agree_over_a_day(personas, monkeypatch, hours):
     client, compared, late = personas.client("operator"), 0, 0
     for step in range(hours * 4):
         fleet.after(minutes=15)
+        if step == hours * 2:
+            LearnedOverrun.objects.create(learnt_at=fleet.now, factor_millionths=1_600_000, jobs=LEAST_JOBS)
         clock[0] = fleet.now
         for _ in range(rng.randrange(4)):
             gpus = rng.choice([1, 2, 4, 8])
