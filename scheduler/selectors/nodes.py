@@ -192,7 +192,10 @@ def hourly_micros(access: Access, gpus: Iterable[Gpu], *, now: datetime) -> int 
 
 
 def node_guests(access: Access, *nodes: Node, now: datetime) -> list[Guest]:
-    """The jobs on nodes, the largest part first. What is preemptible when it borrows is movable as long as it does. Three queries."""
+    """The jobs on nodes, the largest part first. What is preemptible when it borrows is movable as long as it does.
+
+    Three queries, and another two where an end goes by an estimate.
+    """
     return _guests(access, open_placements().filter(node__in=nodes), now)
 
 

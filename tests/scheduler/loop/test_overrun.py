@@ -8,13 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpufleet.core.times import millis
+from gpufleet.core.times import millis, now
 from quotas.models import QuotaNode
 from scheduler.engine.cycle import make_plan
 from scheduler.loop.overrun import LEAST, LEAST_JOBS, MILLION, MOST, MOST_OF_ONE, Learned, Ran, learned
 from scheduler.loop.policy import policy
 from scheduler.models import Attempt, Checkpoint, Job, JobState, LearnedOverrun, PlanRecord
 from scheduler.scenarios.reading import load
+from scheduler.selectors.nodes import node_guests
 from scheduler.services.forecasts.sides import begun
 from scheduler.services.loop.overrun import overrun_turn
 from scheduler.services.loop.plans import plan_export, plan_replay
@@ -24,6 +25,7 @@ from scheduler.tasks import overrun_learn
 from scheduler.whatifs.wanted import Wanted
 from tests import builders
 from tests.builders import NOON
+from tests.personas import Personas
 from tests.scheduler.loop.worlds import Loop, leaf, state, submit
 
 HOUR = timedelta(hours=1)
@@ -85,8 +87,8 @@ def ended(took: float, *, estimate: int | None = 3600, outcome: str = "completed
     return made
 
 
-def learn(now: datetime = NOON) -> LearnedOverrun:
-    assert overrun_turn(now=now)
+def learn(at: datetime = NOON) -> LearnedOverrun:
+    assert overrun_turn(now=at)
     return LearnedOverrun.objects.get()
 
 
@@ -221,3 +223,21 @@ def test_a_start_behind_an_estimate_is_foreseen_by_the_factor_and_no_job_ends_by
     assert foreseen() == [millis(NOON + 2 * HOUR)]
     loop.after(hours=3).tick(force=True)
     assert state(runs_on) == JobState.RUNNING, "an estimate, however it is corrected, ends nobody"
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(("limit", "hours"), [(None, 3), (7200, 2)])
+def test_pages_expect_a_run_to_end_when_plans_do(personas: Personas, limit: int | None, hours: int) -> None:
+    """Whether it meets its deadline, and whether it is gone before a drain."""
+    moment = now()
+    machine = builders.node("n1", gpus=1)
+    times: dict[str, Any] = {"estimate_seconds": 7200, "limit_seconds": limit, "deadline": moment + 2.5 * HOUR}
+    runs_on = builders.job(on=personas.nodes["acme/research/nlp"], state=JobState.RUNNING, submitted_at=moment, **times)
+    builders.attempt(runs_on, started_at=moment, running_at=moment)
+    builders.placement(runs_on, machine.gpus.get(), since=moment)
+    LearnedOverrun.objects.create(learnt_at=moment, factor_millionths=1_500_000, jobs=LEAST_JOBS)
+
+    (guest,) = node_guests(personas.access("operator"), machine, now=moment)
+    assert guest.ends_at == moment + hours * HOUR
+    page = personas.client("operator").get(f"/jobs/{runs_on.public_id}/").content.decode()
+    assert ("will be missed" if hours == 3 else "will be met") in page
