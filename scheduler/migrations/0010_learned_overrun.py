@@ -6,7 +6,7 @@ import gpufleet.core.times
 
 
 class Migration(migrations.Migration):
-    dependencies = [("scheduler", "0007_kubernetes_clusters")]
+    dependencies = [("scheduler", "0009_levels_by_labels")]
     operations = [
         migrations.CreateModel(
             "LearnedOverrun",
