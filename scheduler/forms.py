@@ -224,7 +224,7 @@ class KubernetesForm(forms.Form):
         required=False,
         max_length=1000,
         label="Topology levels",
-        help_text="<code>label=level</code> per line, wide to narrow. Empty: region and zone, if nodes have them. <code>none</code>: no levels.",
+        help_text="<code>label=level</code> per line, wide to narrow. Empty: region and zone. <code>none</code>: no levels.",
         widget=forms.Textarea({"rows": 3, "class": "code", "spellcheck": "false", "placeholder": "topology.kubernetes.io/zone=zone"}),
     )
     runtime_class = forms.CharField(required=False, max_length=253, help_text="Such as nvidia. Empty: the default one.")

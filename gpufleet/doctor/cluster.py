@@ -39,7 +39,7 @@ def checks_of(name: str) -> dict[str, Check]:
 
 
 def _of_kubernetes(row: KubernetesCluster) -> dict[str, Check]:
-    steps = [step for step in kubernetes_check(kubernetes_settings(row), kubeconfig=settings.KUBECONFIG) if step.tried]
+    steps = [step for step in kubernetes_check(kubernetes_settings(row), cluster=row.cluster.name, kubeconfig=settings.KUBECONFIG) if step.tried]
     checks: dict[str, Check] = {step.name: partial(iter, step.findings) for step in steps}
     if row.import_minutes:
         checks["periodic import"] = partial(_imports, row)

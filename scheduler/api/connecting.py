@@ -283,7 +283,7 @@ def cluster_kubernetes_put(request: HttpRequest, name: str, body: KubernetesIn, 
     chosen = kubernetes.kubernetes_asked(name, {key: value for key, value in body.dict().items() if value is not None})
     if asked.dry_run:
         kubernetes.must_be_valid(name, chosen)
-        steps = kubernetes_check(chosen, kubeconfig=settings.KUBECONFIG)
+        steps = kubernetes_check(chosen, cluster=name, kubeconfig=settings.KUBECONFIG)
     else:
         try:
             steps = kubernetes.kubernetes_connect(access=access, cluster=name, settings=chosen, now=now()).steps

@@ -203,14 +203,14 @@ def document_of(
 
     Bandwidths that somebody has stated, of the memory of some types or of the node's PCIe links, stay as they are.
     """
-    gpus, splits, types = [], [], {}
+    gpus, splits, types, speeds = [], [], {}, dict[str, int]()
     for device in machine.devices:
         board = board_of(device.name)
         kind = known_types.get(board.name, "") if board else ""
         kind = kind or device.name.removeprefix("NVIDIA ").replace(" ", "-")
         types[kind] = {"name": kind, **({"board": board.name} if board else {}), "memory_mib": device.memory_mib}
         if device.memory_gbps is not None and kind not in stated_of_types:
-            types[kind]["hbm_gbps"] = device.memory_gbps
+            types[kind]["hbm_gbps"] = speeds[kind] = min(device.memory_gbps, speeds.get(kind, device.memory_gbps))
         facts = {"numa_node": device.numa_node, "pcie_generation": device.pcie_generation, "pcie_width": device.pcie_width}
         gpu = {
             "index": device.index,
@@ -226,8 +226,8 @@ def document_of(
     node: dict[str, Any] = {"name": machine.name, "cluster": cluster, "gpu_type": gpus[0]["gpu_type"] if gpus else None, "cpus": machine.cpus}
     node |= {"host_memory_mib": machine.memory_mib, "gpus": gpus}
     links = [link_gbps(device.pcie_generation, device.pcie_width) for device in machine.devices]
-    if not stated_of_links and (known := [link for link in links if link]):
-        node["pcie_gbps"] = min(known)
+    if not stated_of_links and links and all(links):
+        node["pcie_gbps"] = min(link for link in links if link)
     if len(machine.islands) > 1:
         node["islands"] = machine.islands
     if splits:

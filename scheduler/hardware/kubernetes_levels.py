@@ -78,8 +78,8 @@ def levels_fault(stated: Sequence[LevelLabel], there: Sequence[str], *, cluster:
     names = [one.level for one in stated]
     if all(new == old for new, old in zip(names, there, strict=False)):
         return ""
-    told = f"{cluster} has the levels {', '.join(there)}, which keep their names and order"
-    return f"{told}: state labels for these first, wide to narrow, then for narrower ones."
+    told = f"{cluster} already has the levels {', '.join(there)}. Their names and order are fixed."
+    return f"{told} State a label for each, then for narrower levels."
 
 
 def standing(nodes: Mapping[str, Mapping[str, str]], stated: Sequence[LevelLabel] | None, there: Known, *, cluster: str) -> Standing:
@@ -90,6 +90,8 @@ def standing(nodes: Mapping[str, Mapping[str, str]], stated: Sequence[LevelLabel
         stated = _by_default(nodes, there.levels)
         if not stated and there.levels and any(one.label in labels for one in WELL_KNOWN for labels in nodes.values()):
             notes.append(f"No labels are stated for the levels of {cluster} ({', '.join(there.levels)}): nodes keep their places of the inventory.")
+        elif not there.levels:
+            notes += [note for one in WELL_KNOWN if one not in stated and (note := _unused(one, nodes))]
     elif fault := levels_fault(stated, there.levels, cluster=cluster):
         raise Unreadable(Fault(1, 1, "levels", fault))
     levels = max(there.levels, tuple(one.level for one in stated), key=len)
@@ -111,14 +113,19 @@ def _words(text: str) -> list[str]:
 
 
 def _by_default(nodes: Mapping[str, Mapping[str, str]], there: Sequence[str]) -> tuple[LevelLabel, ...]:
-    """Region and zone, as far as nodes have them; of a cluster with levels those of its widest levels that have these names."""
+    """Region and zone, as far as every node has them; of a cluster with levels these where it has no others."""
     if there:
         by_level = {one.level: one for one in WELL_KNOWN}
-        return tuple(by_level[level] for level in takewhile(by_level.__contains__, there))
-    zoned = [labels for labels in nodes.values() if labels.get(ZONE.label)]
-    # One node without a region would be in no zone either.
-    regions = any(labels.get(REGION.label) for labels in nodes.values()) and all(labels.get(REGION.label) for labels in zoned)
-    return ((REGION,) if regions else ()) + ((ZONE,) if zoned else ())
+        return tuple(by_level[level] for level in there) if by_level.keys() >= {*there} else ()
+    return tuple(one for one in WELL_KNOWN if nodes and all(labels.get(one.label) for labels in nodes.values()))
+
+
+def _unused(one: LevelLabel, nodes: Mapping[str, Mapping[str, str]]) -> str:
+    lacking = [name for name, labels in sorted(nodes.items()) if not labels.get(one.label)]
+    if len(lacking) == len(nodes):
+        return ""
+    told = f"Label {one.label} is missing on {len(lacking)} of {len(nodes)} nodes: {some(lacking, NODES_TOLD)}."
+    return f"{told} It becomes a level by itself only if every node has it."
 
 
 def _place(told: tuple[str, ...], known: tuple[str, ...]) -> tuple[str, ...]:
@@ -127,9 +134,9 @@ def _place(told: tuple[str, ...], known: tuple[str, ...]) -> tuple[str, ...]:
 
 def _missing(one: LevelLabel, names: Sequence[str], places: Mapping[str, tuple[str, ...]], depth: int, count: int) -> list[str]:
     keep = [name for name in names if len(places.get(name, ())) > depth]
-    alone = [name for name in names if name not in keep]
+    alone = [name for name in names if len(places.get(name, ())) <= depth]
     told = (
-        (alone, f"Without it a node is in no {one.level} and has no neighbors there."),
+        (alone, f"A node without it has no {one.level}, and no neighbors there or by NVLink."),
         (keep, f"Such a node keeps its {one.level} of the inventory."),
     )
     return [f"Label {one.label} is missing on {len(group)} of {count} nodes: {some(group, NODES_TOLD)}. {gets}" for group, gets in told if group]

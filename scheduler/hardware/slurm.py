@@ -85,7 +85,8 @@ def paths_of(topology: str) -> dict[str, tuple[str, ...]]:
 
 
 def levels_of(depth: int) -> list[str]:
-    return {1: ["leaf"], 2: ["spine", "leaf"], 3: ["core", "spine", "leaf"]}.get(depth, [f"level-{number + 1}" for number in range(depth)])
+    """By how far they are from the nodes: a switch above all others changes no name, and so no level's meaning."""
+    return [*(f"core-{number}" for number in range(depth - 2, 1, -1)), *["core", "spine", "leaf"][max(0, 3 - depth) :]]
 
 
 def document_of(

@@ -1,4 +1,7 @@
-"""Labels of nodes of Kubernetes become levels of the topology, and an import notes what an operator should know of that."""
+"""Labels of nodes of Kubernetes become levels of the topology, and an import notes what an operator should know of that.
+
+Clusters that are connected already go on without levels until somebody states labels for them.
+"""
 
 from django.db import migrations, models
 
@@ -9,7 +12,7 @@ class Migration(migrations.Migration):
         migrations.AddField(
             "KubernetesCluster",
             "levels",
-            models.CharField(blank=True, default="", help_text="Labels that become levels, wide to narrow: label=level, or none.", max_length=1000),
+            models.CharField(blank=True, default="none", help_text="Labels that become levels, wide to narrow: label=level, or none.", max_length=1000),
             preserve_default=False,
         ),
         migrations.AddField(

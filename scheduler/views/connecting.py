@@ -105,7 +105,7 @@ def cluster_add_kubernetes(request: HttpRequest) -> HttpResponse:
             is_as_imported = is_there and chosen.levels == known.levels
             return redirect("cluster" if is_as_imported else "kubernetes_import", name=sent["cluster"])
         kubernetes.must_be_valid(sent["cluster"], chosen)
-        steps = kubernetes_check(chosen, kubeconfig=settings.KUBECONFIG)
+        steps = kubernetes_check(chosen, cluster=sent["cluster"], kubeconfig=settings.KUBECONFIG)
     except ValidationError as fault:
         form.add_error(None, fault)
         return _add_page(request, form, status=422, connected=connected)

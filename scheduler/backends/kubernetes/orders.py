@@ -192,12 +192,12 @@ class Orders(Site):
 
     def limit(self, *, key: str, sequence: int, seconds: int | None, now: datetime) -> None:
         """The scheduler alone ends what is past its limit."""
-        if not self._tell(key, sequence, lambda run: None, lambda run: None):
+        if not self._order(key, sequence, lambda run: None, lambda run: None):
             raise NotFound(f"No run {key}.")
 
     def signal(self, *, key: str, sequence: int, signal: Signal, now: datetime) -> None:
         is_last = signal == Signal.TERMINATE
-        if not self._tell(
+        if not self._order(
             key, sequence, lambda run: self._is_to_leave(run, now) if is_last else None, lambda run: self._ask_to_leave(run) if is_last else None
         ):
             raise NotFound(f"No run {key}.")

@@ -18,8 +18,8 @@ from scheduler.backends.kubernetes.values import CONSOLE, Pod, Settings, pod_of
 from scheduler.backends.kubernetes.watching import Pods
 from scheduler.backends.manifests import Looker
 from scheduler.backends.old_checkpoints import Deleter
+from scheduler.backends.recorded_runs import RecordedRuns
 from scheduler.backends.slurm import shared
-from scheduler.backends.told_runs import ToldRuns
 from scheduler.models import KubernetesRun
 
 T = TypeVar("T")
@@ -27,7 +27,7 @@ PROBE_SECONDS = 1.0
 AT_ONCE = 8  # calls
 
 
-class Site(ToldRuns[Run]):
+class Site(RecordedRuns[Run]):
     """What orders and looks have in common."""
 
     rows = KubernetesRun

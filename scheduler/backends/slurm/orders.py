@@ -398,7 +398,7 @@ class Orders(Site):
             except BackendRefused as fault:
                 faults.append(str(fault))
 
-        if not self._tell(key, sequence, lambda run: None, send):
+        if not self._order(key, sequence, lambda run: None, send):
             raise NotFound(f"No run {key}.")
         if fault := self._too_long(seconds) or next(iter(faults), ""):
             raise BackendRefused(fault)
@@ -436,7 +436,7 @@ class Orders(Site):
         raise BackendRefused("Slurm replaces no single worker. Restart the job.")
 
     def signal(self, *, key: str, sequence: int, signal: Signal, now: datetime) -> None:
-        if not self._tell(key, sequence, lambda run: self._is_to_leave(run, now) if signal == Signal.TERMINATE else None, self._ask_to_save):
+        if not self._order(key, sequence, lambda run: self._is_to_leave(run, now) if signal == Signal.TERMINATE else None, self._ask_to_save):
             raise NotFound(f"No run {key}.")
 
     def _ask_to_leave(self, run: Run) -> None:

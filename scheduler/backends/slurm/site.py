@@ -22,13 +22,13 @@ from scheduler.backends.base import (
 from scheduler.backends.manifests import Looker
 from scheduler.backends.old_checkpoints import Deleter
 from scheduler.backends.patience import Late, Patient
+from scheduler.backends.recorded_runs import RecordedRuns
 from scheduler.backends.slurm import shared
 from scheduler.backends.slurm.client import SlurmClient, uid_of
 from scheduler.backends.slurm.errors import SlurmFailed, SlurmSilent
 from scheduler.backends.slurm.runs import KEPT_OF_A_RUN, Numbered, Run, is_marked, log_name, mark_of, state_of
 from scheduler.backends.slurm.script import Places, ports_of
 from scheduler.backends.slurm.values import KnownGpus, Partition, Settings, SlurmJob, SlurmNode, name_of, named
-from scheduler.backends.told_runs import ToldRuns
 from scheduler.models import SlurmRun
 
 PROBE_SECONDS = 1.0  # that a tick waits for the answer of a controller that was silent
@@ -53,7 +53,7 @@ def time_argument(minutes: int | None) -> str:
     return f"--time={'UNLIMITED' if minutes is None else minutes}"
 
 
-class Site(ToldRuns[Run]):
+class Site(RecordedRuns[Run]):
     """What orders and looks have in common."""
 
     rows = SlurmRun

@@ -652,7 +652,7 @@ def _smallest_single(cluster: Cluster, units: Ranked, rights: Rights, target: Ta
     givers, first = Givers(rights), None
     short = target.count - counter.total if counter is not None else 0
     least = max([milli for _, _, milli in target.short], default=0)  # below a node that is at its limit
-    each = max(cluster.grid.usable_count) // target.gpus if target.gpus else ANY  # workers that a node has room for at most
+    each = cluster.grid.most_gpus // target.gpus if target.gpus else ANY  # workers that a node has room for at most
     for rank, unit in units:
         if first is not None and rank is not first and rank != first:
             break

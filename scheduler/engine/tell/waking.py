@@ -80,8 +80,11 @@ class Leaving:
             at, _, work = heappop(self._next)
             if self._ends.get(work) == at:
                 due[work] = at if work in touched else ends_at(cycle, work)
+        self._ends.update(due)
+        if len(self._next) > 2 * len(self._ends):  # mostly of those who have gone
+            self._next.clear()
+            due |= self._ends
         for work, at in due.items():
-            self._ends[work] = at
             heappush(self._next, (at, next(self._serial), work))
         gone = [work for work, at in due.items() if at < instant and work not in touched]
         return sum(map(most_freed, (*gone, *(work for work in touched if work.seats and ends_at(cycle, work) < instant))))

@@ -52,7 +52,8 @@ def kubernetes_connect(*, access: Access, cluster: str, settings: Settings, now:
     """
     access.must_everywhere(Can.OPERATE)
     must_be_valid(cluster, settings)
-    steps = kubernetes_check(replace(settings, tag=kubernetes_known(cluster).tag), kubeconfig=chosen_settings.KUBECONFIG)
+    tried = replace(settings, tag=kubernetes_known(cluster).tag)
+    steps = kubernetes_check(tried, cluster=cluster, kubeconfig=chosen_settings.KUBECONFIG)
     if any(step.hinders for step in steps):
         raise StepsFailed(steps)
     with transaction.atomic():

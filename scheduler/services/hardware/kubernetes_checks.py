@@ -2,7 +2,6 @@
 
 import os
 import secrets
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -15,8 +14,9 @@ from scheduler.backends.kubernetes.config import endpoint_of
 from scheduler.backends.kubernetes.errors import KubernetesDenied, KubernetesFailed
 from scheduler.backends.kubernetes.pods import made_for
 from scheduler.backends.kubernetes.values import NodeSeen, Settings, node_of
-from scheduler.hardware.kubernetes_levels import WELL_KNOWN, levels_stated
+from scheduler.hardware.kubernetes_levels import Known, levels_fault, levels_stated, standing
 from scheduler.services.hardware.checks import MEANS, Check, Step, must_be_writable, steps_tried
+from scheduler.services.hardware.imports import topology_known
 
 Seen = Iterator[str | Finding]
 OLDEST, TESTED = (1, 27), (1, 36)  # pods wait behind gates since 1.27
@@ -34,6 +34,8 @@ class Site:
 
     settings: Settings
     kubeconfig: str
+    known: Known
+    name: str
 
     @cached_property
     def client(self) -> KubernetesClient:
@@ -52,9 +54,9 @@ class Site:
             self.client.close()
 
 
-def kubernetes_check(settings: Settings, *, kubeconfig: str) -> list[Step]:
+def kubernetes_check(settings: Settings, *, cluster: str, kubeconfig: str) -> list[Step]:
     """Try each step. Changes nothing: the pod at the end is only tried (`dryRun`)."""
-    site = Site(settings, kubeconfig)
+    site = Site(settings, kubeconfig, topology_known(cluster), cluster)
     facts = [
         Check("version", partial(_version, site), "Upgrade Kubernetes."),
         Check("permissions", partial(_permissions, site), ROLE),
@@ -150,11 +152,16 @@ def _nodes(site: Site) -> Seen:
 def _levels(site: Site) -> Seen:
     """How many domains each level would have, by the labels of the nodes that run jobs."""
     stated, nodes = levels_stated(site.settings.levels), [node for node in site.nodes if node.runs_jobs]
-    names = {one: Counter(filter(None, (node.labels.get(one.label) for node in nodes))) for one in (WELL_KNOWN if stated is None else stated)}
-    yield ", ".join(f"{one.level} ({len(found)})" for one, found in names.items() if found) or "none"
-    for one, found in names.items() if stated and nodes else ():
+    if wrong := levels_fault(stated or (), site.known.levels, cluster=site.name):
+        yield "none"
+        yield Finding(wrong, "Nodes are not imported.", "Correct the labels that become levels.")
+        return
+    found = standing({node.name: node.labels for node in nodes}, stated, site.known, cluster=site.name)
+    domains = [len({place[: depth + 1] for place in found.places.values() if len(place) > depth}) for depth in range(len(found.levels))]
+    yield ", ".join(f"{level} ({count})" for level, count in zip(found.levels, domains, strict=True)) or "none"
+    for one in (stated or ()) if nodes else ():
         lacking = [node.name for node in nodes if not node.labels.get(one.label)]
-        if not found:
+        if len(lacking) == len(nodes):
             do = "Correct the label, or install what gives it to nodes."
             yield Finding(f"No node has the label {one.label}.", f"No node is in a {one.level}.", do)
         elif lacking:

@@ -16,7 +16,7 @@ from scheduler.backends.base import BackendError
 from scheduler.hardware.slurm import UnknownType
 from scheduler.imports.documents import Unreadable
 from scheduler.imports.plan import Change, Plan
-from scheduler.models import Cluster, InventoryImport, KubernetesCluster, SlurmCluster
+from scheduler.models import Cluster, InventoryImport, KubernetesCluster, Node, SlurmCluster
 from scheduler.services.hardware.imports import import_apply, import_plan, import_preview
 from scheduler.services.hardware.kubernetes import kubernetes_document
 from scheduler.services.hardware.slurm import slurm_document, slurm_row
@@ -95,12 +95,14 @@ def _import(row: Connection, now: datetime) -> tuple[InventoryImport | None, boo
     # Slurm may have taken its time, and a cluster that somebody has removed meanwhile is brought back by people alone.
     if not plan.effective or Cluster.objects.filter(name=cluster, removed_at__isnull=False).exists():
         return None, False
-    if not is_safe(plan):
+    # Levels that whoever stands there already would get are for people: nobody takes a level away again.
+    is_new = not Node.objects.filter(cluster__name=cluster).exists()
+    if not is_safe(plan, levels=is_new):
         known = InventoryImport.objects.filter(source=source, applied_at__isnull=True, digest=plan.digest).order_by("-pk").first()
         if known is not None:
             return known, False
     upload = import_preview(access=ITSELF, text=text, form="yaml", source=source, remove_missing=False, notes=notes, now=now).upload
-    if upload is None or not is_safe(plan):
+    if upload is None or not is_safe(plan, levels=is_new):
         return upload, False
     if upload.digest != plan.digest:
         raise Conflict("The inventory has changed since it was compared with Slurm.")
@@ -108,12 +110,13 @@ def _import(row: Connection, now: datetime) -> tuple[InventoryImport | None, boo
     return None, True
 
 
-def is_safe(plan: Plan) -> bool:
-    """Whether it only adds, or follows what Slurm enforces anyway: nothing that runs, waits or is reserved stands elsewhere than before."""
-    return all(map(_is_safe, plan.effective))
+def is_safe(plan: Plan, *, levels: bool = False) -> bool:
+    """Whether it only adds, or follows what Slurm enforces anyway: nothing that runs, waits or is reserved stands elsewhere than before. `levels`:
+    they may be added, too."""
+    return all(_is_safe(change, levels=levels) for change in plan.effective)
 
 
-def _is_safe(change: Change) -> bool:
+def _is_safe(change: Change, *, levels: bool) -> bool:
     if change.kind == "added":
-        return True
+        return levels or change.what != "level"
     return change.kind == "changed" and change.what == "node" and {difference.field for difference in change.differences} <= FOLLOWED

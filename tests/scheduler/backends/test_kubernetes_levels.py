@@ -50,7 +50,7 @@ def test_by_default_region_and_zone_become_levels_where_nodes_have_them(offered)
     assert levels() == ["region", "zone"]
     assert places() == ["eu-1/eu-1a", "eu-1/eu-1a", "eu-1/eu-1b", "eu-1/eu-1b"]
     assert "level k8s zone" in told
-    assert "path: – -> " in told or "path: " in told
+    assert "path: – -> eu-1/eu-1a" in told
     assert "note" not in told
     assert "othing to change" in imported()
 
@@ -73,6 +73,48 @@ def test_a_region_that_some_nodes_of_a_zone_lack_is_no_level_by_default(offered)
 
     assert levels() == ["zone"]
     assert places() == [A, A, B, B]
+
+
+def test_a_zone_that_some_nodes_lack_is_no_level_by_default(offered):
+    offered.label(ZONE, gpu001=A, gpu002=A, gpu003=B)
+    assert "zone" not in connect().partition("levels")[2].splitlines()[0]
+
+    assert f"Label {ZONE} is missing on 1 of 4 nodes: gpu004. It becomes a level by itself only if every node has it." in imported()
+
+    assert levels() == []
+
+
+def test_levels_that_nodes_would_get_wait_for_an_operator(offered):
+    connect()
+    imported("--every", "30")
+    placed(offered)
+
+    assert imports_turn(now=now() + timedelta(minutes=1)) == 0
+
+    assert (levels(), places()) == ([], [None] * 4)
+    assert KubernetesCluster.objects.get().import_waits is not None
+
+
+def test_the_first_import_by_itself_brings_levels_and_nodes(offered):
+    placed(offered)
+    builders.gpu_type()
+    connect()
+    KubernetesCluster.objects.update(import_minutes=30)
+
+    assert imports_turn(now=now()) == 1
+
+    assert (levels(), places()) == (["zone"], [A, A, B, B])
+
+
+def test_a_label_of_a_wider_level_alone_takes_no_node_out_of_its_rack(offered):
+    of = builders.cluster("k8s", backend="kubernetes", levels=("zone", "rack"))
+    builders.node("gpu001", of=of, at="z1/r1")
+    placed(offered)
+    connect()
+
+    assert "No labels are stated for the levels of k8s (zone, rack)" in imported()
+
+    assert places() == ["z1/r1", None, None, None]
 
 
 def test_what_is_stated_becomes_levels_and_a_narrower_one_can_be_added(offered):
@@ -148,7 +190,7 @@ def test_nodes_without_a_label_are_told_and_stand_alone_there(offered, personas)
     connect("--levels", STATED)
 
     preview = personas.client("operator").post("/api/v1/clusters/k8s/kubernetes/imports").json()
-    missing = f"Label {RACK} is missing on 2 of 4 nodes: gpu002, gpu003. Without it a node is in no rack and has no neighbors there."
+    missing = f"Label {RACK} is missing on 2 of 4 nodes: gpu002, gpu003. A node without it has no rack, and no neighbors there or by NVLink."
     assert preview["notes"] == [missing]
     page = personas.client("operator").get(f"/inventory/import/{preview['id']}/")
     assert missing in page.content.decode()
@@ -173,7 +215,7 @@ def test_a_node_that_loses_its_label_keeps_its_place_while_the_others_agree(offe
 
     assert places() == [f"{A}/r1", f"{A}/r2", A, f"{B}/r4"]
     assert f"Label {RACK} is missing on 1 of 4 nodes: gpu001. Such a node keeps its rack of the inventory." in told
-    assert f"Label {RACK} is missing on 1 of 4 nodes: gpu003. Without it" in told
+    assert f"Label {RACK} is missing on 1 of 4 nodes: gpu003. A node without it" in told
 
 
 def test_a_rack_in_two_zones_is_told_and_is_two_racks(offered):
@@ -193,7 +235,7 @@ def test_levels_of_other_names_are_kept_or_told(offered, personas):
     of = builders.cluster("k8s", backend="kubernetes", levels=("spine", "leaf"))
     builders.node("gpu001", of=of, at="s1/l1")
     placed(offered)
-    other = "k8s has the levels spine, leaf, which keep their names and order"
+    other = "k8s already has the levels spine, leaf. Their names and order are fixed."
 
     with pytest.raises(CommandError, match=f"--levels: {other}"):
         connect("--levels", STATED)

@@ -1,7 +1,7 @@
 """Runs as the console has written them down for a cluster that runs them, and orders for them: what an order changes is committed before the cluster
 hears of it, so that nothing was done of which nobody knows."""
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
@@ -12,7 +12,7 @@ from scheduler.backends.base import BackendError
 from scheduler.models import KubernetesRun, SlurmRun
 
 
-class Told(Protocol):
+class Recorded(Protocol):
     """What every back-end keeps of a run between two looks, beside its own."""
 
     key: str
@@ -20,10 +20,10 @@ class Told(Protocol):
     killed: bool
 
 
-R = TypeVar("R", bound=Told)
+R = TypeVar("R", bound=Recorded)
 
 
-class ToldRuns(Generic[R]):
+class RecordedRuns(ABC, Generic[R]):
     """The runs of one cluster."""
 
     cluster: int
@@ -81,7 +81,7 @@ class ToldRuns(Generic[R]):
                 change(kept)
                 self._keep(kept)
 
-    def _tell(self, key: str, sequence: int, change: Callable[[R], None], send: Callable[[R], None]) -> bool:
+    def _order(self, key: str, sequence: int, change: Callable[[R], None], send: Callable[[R], None]) -> bool:
         """A newer order for a run. That it was carried out is written down last, so that it is sent again where the cluster did not hear it. False:
         there is no such run."""
         with transaction.atomic():
@@ -120,14 +120,14 @@ class ToldRuns(Generic[R]):
                 self._is_to_leave(run, now)
 
         send = self._end_all if force else self._ask_to_leave
-        if self._tell(key, sequence, change, send):
+        if self._order(key, sequence, change, send):
             return
         self._end_unknown(key)
         with transaction.atomic():  # the cluster was never told of it, as far as is known: a late start is to do nothing
             if is_unknown := self._read(key) is None:
                 self._add(self._never_begun(key, sequence, now))
         if not is_unknown:  # it was begun meanwhile
-            self._tell(key, sequence, change, send)
+            self._order(key, sequence, change, send)
 
     def give_up(self, *, keys: Sequence[str], now: datetime) -> None:
         with transaction.atomic():
