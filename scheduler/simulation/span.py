@@ -14,6 +14,7 @@ from typing import Any
 from scheduler.engine.model.values import CLASSES, Job, Scenario
 
 from .calendar import Capped, Promised, caps_at, windows_at
+from .result import fairness_of
 from .world import NEVER, Policy, World, milli_of
 
 HOUR = 3_600_000
@@ -90,6 +91,7 @@ class Span(World):
     ) -> None:
         """`caps` stand in for those of the scenario, if there are any."""
         self.begin, self.step, self.calendar, self.caps = scenario.now, step, calendar, caps
+        self._is_whole = policy is None  # other policies look for the room of few jobs
         self._cap_turns = sorted({turn for one in caps for turn in one.turns})
         self._caps_turn = scenario.now if caps else NEVER  # when the caps have to be looked at anew
         self._planned: int | None = None
@@ -206,6 +208,9 @@ class Span(World):
             "held": self._all.sum,
             "preemptions": self.totals.preemptions,
             "moves": self.totals.moves,
+            "fragmented": self.totals.fragmented,
+            "plans": self.totals.plans if self._is_whole else 0,
+            "fairness": fairness_of([life for life in lives if life.ended is not None and not life.failed], self.begin)["mean"],
             "lost": sum(life.lost for life in lives),
             "came": len(lives),
             "finished": sum(life.ended is not None and not life.failed for life in lives),

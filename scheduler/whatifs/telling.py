@@ -19,7 +19,8 @@ WAITS = ("Under 1 min", "1–10 min", "10–30 min", "30–60 min", "1–3 h", "
 MOST_TEAMS = 12
 CHARTS = ("allocated", "waiting", "waits", "teams")
 Figures = Mapping[str, Any]
-Kind = Literal["seconds", "percent", "count", "gpu_hours"]
+DIGITS = {"count": 0, "gpu_hours": 1, "ratio": 2}
+Kind = Literal["seconds", "percent", "count", "gpu_hours", "ratio"]
 
 
 def value_told(name: str, value: Any) -> str:
@@ -87,7 +88,7 @@ class Measure:
             return duration(value)
         if self.kind == "percent":
             return f"{100 * value:.1f}%"
-        return f"{value:,.1f}" if self.kind == "gpu_hours" else f"{value:,.0f}"
+        return f"{value:,.{DIGITS[self.kind]}f}"
 
 
 def measures(figures: Figures, hours: int) -> list[Measure]:
@@ -108,6 +109,8 @@ def measures(figures: Figures, hours: int) -> list[Measure]:
         _measure("allocated", "Allocated share of GPUs", "percent", [_part(side["held"], side["capacity"] * hours * HOUR) for side in both]),
         _measure("gpu_hours", "GPU-hours allocated", "gpu_hours", [side["held"] / HOUR / 1000 for side in both]),
         _measure("gpus", "GPUs that serve", "count", [side["capacity"] / 1000 for side in both]),
+        _measure("fragmented", "Fragmented share of GPUs", "percent", [_fragmented(side) for side in both]),
+        _measure("fairness", "Mean finish-time fairness", "ratio", [side.get("fairness") for side in both]),
         _measure("finished", "Jobs finished", "count", [side["finished"] for side in both]),
         _measure("unfinished", "Jobs unfinished", "count", [side["came"] - side["finished"] - side["over_limit"] for side in both]),
         _measure("waiting", "Jobs waiting at the end", "count", [side["waiting"] for side in both]),
@@ -123,6 +126,11 @@ def _measure(key: str, name: str, kind: Kind, values: Sequence[float | None]) ->
 
 def _seconds(milli: int | None) -> float | None:
     return None if milli is None else milli / 1000
+
+
+def _fragmented(side: Figures) -> float | None:
+    """Idle GPUs that jobs that wait cannot use, in the mean of all plans. What-ifs of before do not say."""
+    return _part(1000 * side["fragmented"], side["plans"] * side["capacity"]) if "plans" in side else None
 
 
 def _part(some: int, of: int) -> float | None:

@@ -101,6 +101,7 @@ def test_it_warns_once_then_stops_and_jobs_wait_with_the_reason() -> None:
     assert state(waits) == JobState.QUEUED
     told = told_undue(now=fleet.now)[waits.pk]
     assert [one["code"] for one in told.reasons] == ["budget"]
+    assert Outlook.objects.get(job=waits).reasons == told.reasons, "the next plan says so, before any forecast"
     assert [notice.title.partition(":")[0] for notice in Notice.objects.filter(user=lead).order_by("id")] == [
         "Budget near its limit",
         "Budget used up",

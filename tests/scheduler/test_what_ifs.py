@@ -138,6 +138,7 @@ def test_first_come_first_served_lets_nobody_pass():
     assert tree["waits"]["batch"]["counts"] == [2, 0, 0, 0, 0, 1, 0, 0, 0], "the small one runs in the gap before the wide one"
     assert fifo["waits"]["batch"]["counts"] == [1, 0, 0, 0, 0, 2, 0, 0, 0]
     assert (tree["completion"], fifo["completion"]) == (3 * HOUR, 4 * HOUR)
+    assert (bool(tree["plans"]), fifo["plans"]) == (True, 0), "the other order looks for the room of one job alone"
 
 
 def test_what_has_not_ended_counts_with_its_time_so_far():
@@ -174,6 +175,9 @@ def test_one_more_node_ends_the_wait(world: Personas, client: Client):
     late = by["wait_all_p95"]
     assert late.before is not None and late.after is not None and late.before > 17 * 3600 > 3600 > late.after
     assert by["gpu_hours"].told == ("336.0", "336.0")
+    fair, idle = by["fairness"], by["fragmented"]
+    assert fair.before is not None and fair.after is not None and fair.before > fair.after
+    assert idle.told == ("0.0%", "0.0%"), "every job takes a whole node"
     assert len(made.figures["after"]["course"]["held"]) == made.hours == 31
 
     client.force_login(world.users["superuser"])

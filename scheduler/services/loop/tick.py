@@ -14,6 +14,7 @@ from datetime import UTC, datetime, timedelta
 from functools import cache
 
 from django.db import Error, connection, transaction
+from django.db.models import Q
 
 from gpufleet.core.live.news import News
 from gpufleet.core.prepared import Prepared
@@ -26,7 +27,7 @@ from scheduler.loop.policy import Policy, fairness_now, policy, without_splittin
 from scheduler.models import Job, Outlook, PlanRecord
 from scheduler.models import Lease as LeaseRow
 from scheduler.services.defragmenting import Leave, leave_now, moves_count, settings_with
-from scheduler.services.forecasts.outlooks import outlooks_write, told_by, told_left_out
+from scheduler.services.forecasts.outlooks import outlooks_write, told_by, told_left_out, told_undue
 from scheduler.services.loop.applying import Applied, plan_apply
 from scheduler.services.loop.lease import TICK, Fenced, Lease, lease_done, lease_kept, lease_lost, lease_release, lease_take, session_bounded
 from scheduler.services.loop.past import past_usage_take, step_begin
@@ -37,6 +38,7 @@ from scheduler.services.loop.story import plan_tell, within_plan, within_tick
 from scheduler.services.loop.timers import demand_next, timers_next, timers_run
 from scheduler.services.windows.turn import windows_next, windows_turn
 from scheduler.snapshots import Snapshot, Snapshots
+from scheduler.snapshots.jobs import barred_quotas
 from scheduler.snapshots.windows import next_turn
 
 # A tick leaves one or two thousand; the first one of a process a hundred times as many.
@@ -350,6 +352,8 @@ class _Tick:
             memory.told = set(Outlook.objects.values_list("job_id", flat=True))
         told = told_by((one for one in snapshot.calendar.told(plan.waiting) if snapshot.jobs[one.job].id not in memory.told), snapshot)
         told |= {key: said for key, said in told_left_out(snapshot).items() if key not in memory.told}
+        if barred := barred_quotas():  # the engine is not shown who waits there
+            told |= told_undue(now=self.now, among=Q(quota__in=barred, outlook__isnull=True))
         if told:
             outlooks_write(told=told, now=self.now, forecast=False)
             memory.told.update(told)
