@@ -28,21 +28,18 @@ class RecordedRuns(ABC, Generic[R]):
 
     cluster: int
     rows: ClassVar[type[SlurmRun] | type[KubernetesRun]]
+    run_type: ClassVar[Callable[..., Any]]  # of `Recorded`, from its key, the number of the last order and when it was told of
+    kept: ClassVar[frozenset[str]]  # what is written down of it beside those two
 
-    @staticmethod
-    @abstractmethod
-    def _of_row(row: Any) -> R:
-        """A run as it was written down."""
+    def _of_row(self, row: Any) -> R:
+        """What a newer version has written down beside that is passed over."""
+        run: R = self.run_type(key=row.attempt_key, sequence=row.sequence, **{name: row.state[name] for name in row.state if name in self.kept})
+        return run
 
     @staticmethod
     @abstractmethod
     def _state_of(run: R) -> dict[str, Any]:
-        """What is written down of it beside its name and the number of the last order."""
-
-    @staticmethod
-    @abstractmethod
-    def _never_begun(key: str, sequence: int, now: datetime) -> R:
-        """A run that is to do nothing, whenever it is told to begin."""
+        """What is written down of a run."""
 
     def _new_row(self, run: R) -> Any:
         return self.rows(cluster_id=self.cluster, attempt_key=run.key, sequence=run.sequence, state=self._state_of(run))
@@ -125,7 +122,7 @@ class RecordedRuns(ABC, Generic[R]):
         self._end_unknown(key)
         with transaction.atomic():  # the cluster was never told of it, as far as is known: a late start is to do nothing
             if is_unknown := self._read(key) is None:
-                self._add(self._never_begun(key, sequence, now))
+                self._add(self.run_type(key, sequence, now.isoformat()))
         if not is_unknown:  # it was begun meanwhile
             self._order(key, sequence, change, send)
 

@@ -4,10 +4,9 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from datetime import datetime
 from pathlib import Path
 from threading import Lock, local
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from scheduler.backends.base import BackendError, StartOrder
 from scheduler.backends.kubernetes.client import KubernetesClient, named
@@ -30,7 +29,7 @@ AT_ONCE = 8  # calls
 class Site(RecordedRuns[Run]):
     """What orders and looks have in common."""
 
-    rows = KubernetesRun
+    rows, run_type, kept, _state_of = KubernetesRun, Run, KEPT, staticmethod(state_of)
 
     def __init__(
         self,
@@ -100,19 +99,6 @@ class Site(RecordedRuns[Run]):
                 faults = [fault for fault in pool.map(lambda one: fault_of(call, one), over) if fault is not None]
         if faults:
             raise faults[0]
-
-    @staticmethod
-    def _of_row(row: KubernetesRun) -> Run:
-        """What a newer version has kept beside that is passed over."""
-        return Run(key=row.attempt_key, sequence=row.sequence, **{name: value for name, value in row.state.items() if name in KEPT})
-
-    @staticmethod
-    def _state_of(run: Run) -> dict[str, Any]:
-        return state_of(run)
-
-    @staticmethod
-    def _never_begun(key: str, sequence: int, now: datetime) -> Run:
-        return Run(key, sequence, now.isoformat())
 
     @property
     def _top(self) -> Path | None:

@@ -9,7 +9,6 @@ from datetime import datetime, timedelta
 from math import ceil, inf
 from pathlib import Path
 from time import monotonic
-from typing import Any
 
 from django.db.models import Q
 
@@ -56,7 +55,7 @@ def time_argument(minutes: int | None) -> str:
 class Site(RecordedRuns[Run]):
     """What orders and looks have in common."""
 
-    rows = SlurmRun
+    rows, run_type, kept, _state_of = SlurmRun, Run, KEPT_OF_A_RUN, staticmethod(state_of)
 
     def __init__(
         self,
@@ -215,19 +214,6 @@ class Site(RecordedRuns[Run]):
                 moment = monotonic()
                 kept = {one: at for one, at in self._cancelled.items() if moment - at < CANCELLED_EACH}
                 self._cancelled = kept | dict.fromkeys(ids, moment)
-
-    @staticmethod
-    def _of_row(row: SlurmRun) -> Run:
-        """What a newer version has kept beside that is passed over."""
-        return Run(key=row.attempt_key, sequence=row.sequence, **{name: value for name, value in row.state.items() if name in KEPT_OF_A_RUN})
-
-    @staticmethod
-    def _state_of(run: Run) -> dict[str, Any]:
-        return state_of(run)
-
-    @staticmethod
-    def _never_begun(key: str, sequence: int, now: datetime) -> Run:
-        return Run(key, sequence, now.isoformat())
 
     def _account(self) -> pwd.struct_passwd:
         if not self.settings.user:
