@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from time import perf_counter
 from typing import Any
 
@@ -36,6 +36,7 @@ from scheduler.services.jobs.replacing import replacement_refused
 from scheduler.services.jobs.tokens import access_token, attempt_token, token_digest
 from scheduler.services.loop.lease import lease_want
 from scheduler.services.loop.measuring import tally
+from scheduler.services.loop.retries import spread
 from scheduler.services.loop.runs import Ended, Stop, attempts_ended, attempts_stop, grace_of
 from scheduler.services.loop.steps import Steps, jobs_locked
 from scheduler.services.loop.usage import usage_moment
@@ -44,7 +45,7 @@ log = logging.getLogger(__name__)
 
 MOST = 400  # orders in one call; the rest has its turn in the next
 FAULT_LENGTH = 300
-LONGEST_PAUSE = timedelta(seconds=60)
+LONGEST_PAUSE_SECONDS, SOON_SECONDS = 60.0, 5.0  # between two tries of an order
 TOLD_WHOLE = (OrderKind.START, OrderKind.RESIZE, OrderKind.REPLACE)  # with all that a worker is to know
 
 UNDONE = Order.objects.filter(done_at__isnull=True)
@@ -358,10 +359,10 @@ def _key(attempt: Attempt) -> str:
 
 
 def _put_off(order: Order, fault: str, now: datetime) -> None:
-    """Later and later, up to a minute. What ends a run is tried each few seconds: somebody waits for its GPUs. So is what replaces a worker."""
-    pause = min(
-        timedelta(seconds=1) * 2 ** min(order.tries, 10), timedelta(seconds=5) if _ends(order) or order.kind == OrderKind.REPLACE else LONGEST_PAUSE
-    )
+    """Later and later, up to a minute, give or take a fifth. What ends a run is tried each few seconds: somebody waits for its GPUs. So is what
+    replaces a worker."""
+    longest = SOON_SECONDS if _ends(order) or order.kind == OrderKind.REPLACE else LONGEST_PAUSE_SECONDS
+    pause = spread(min(2.0 ** min(order.tries, 10), longest), f"{order.pk}:{order.tries}")
     changed = Order.objects.filter(pk=order.pk, done_at__isnull=True)
     changed.update(tries=order.tries + 1, due_at=now + pause, fault=fault[:FAULT_LENGTH])
     log.warning("order %s is put off by %s s: %s", order, pause.total_seconds(), fault)
