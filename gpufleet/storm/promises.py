@@ -10,7 +10,7 @@ from django.db import connection
 from django.db.models import Count, Q
 
 from gpufleet.storm.fleet import TYPE
-from quotas.models import Idle, QuotaShare, Reservation, Shape, Window
+from quotas.models import Idle, LedgerClock, QuotaShare, Reservation, Shape, Window
 from quotas.selectors.budgets import above_of, stopped_above, stops_now
 from scheduler.models import Gpu, Health
 
@@ -43,7 +43,7 @@ PROMISED = """
 """
 # The open ends of the ledger are charged to where their jobs are now.
 LEDGER_PATHS = """
-    SELECT entry.job, entry.quota_path, quota.path
+    SELECT entry.job, entry.quota_path, quota.path, entry.cluster
     FROM ledger_entry AS entry JOIN job ON job.public_id = entry.job JOIN quota_node AS quota ON quota.id = job.quota_id
     WHERE entry.until IS NULL AND entry.quota_path <> quota.path
 """
@@ -89,8 +89,10 @@ class Promises:
                 yield from self._kept(held, [one.reservation for one in _lasting(now, NEAR)], rows, grown)
         self.used, self.fixed, self.rows = used, fixed, rows
         yield from self._started()
-        for job, charged, path in _rows(LEDGER_PATHS):
-            yield f"{job} is charged to {charged} in the ledger, and is of {path}"
+        unseen = {name for names in LedgerClock.objects.values_list("unseen", flat=True) for name in names}
+        for job, charged, path, cluster in _rows(LEDGER_PATHS):
+            if cluster not in unseen:  # of what may have ended meanwhile nothing is written down before its cluster answers
+                yield f"{job} is charged to {charged} in the ledger, and is of {path}"
 
     def _started(self) -> Iterator[str]:
         """Nothing new starts in a team whose budget is used up. Whoever was promised places before that takes them: others gave way for it."""

@@ -452,6 +452,11 @@ class _Applying:
         until = max(self.latest, (attempt.stop_until if attempt is not None else None) or self.now) + SLACK
         promise = self.promises.get(job.pk)
         self.steps.touch(seat.gpu_id for seat in grant.seats)
+        if promise is not None and grant.kind == Promise.Kind.MOVE:
+            # All of its workers have other places now, also who was promised one to join it.
+            self.steps.touch(PromisedSeat.objects.filter(promise=promise.pk).values_list("gpu_id", flat=True))
+            Promise.objects.filter(pk=promise.pk).delete()
+            back_to, promise = promise.back_to if job.state == JobState.RESERVED else back_to, None
         if promise is None:
             promise_make(grant=grant, after=after, until=until, now=self.now, back_to=back_to, plan_id=self.plan_id)
         else:

@@ -97,6 +97,11 @@ def test_a_short_storm_tells_its_hours(capsys: pytest.CaptureFixture[str]) -> No
     assert capsys.readouterr().out.startswith("seed 1: 1 hour in ")
 
 
+def test_a_gang_that_moves_while_a_worker_is_promised_to_it_settles(lasted: Lasted) -> None:
+    """One of the others takes the place of that worker: the promise was widened, and the GPU promised twice."""
+    lasted(127610392, "--hours", 4)
+
+
 @pytest.mark.soak
 @pytest.mark.parametrize("seed", SEEDS_THAT_ONCE_FAILED)
 def test_a_day_that_once_failed_settles(seed: int, lasted: Lasted) -> None:

@@ -89,7 +89,8 @@ def test_what_slurm_will_never_start_is_withdrawn_with_its_reason(site, longest)
     wait_until(lambda: any("PartitionTimeLimit" in line for line in site.mine()), what="Slurm to say why it waits")
     assert site.seen().why == ""
 
-    seen = site.seen(later=AGREED)
+    # While it goes through its queue, Slurm names another reason for a moment.
+    seen = wait_until(lambda: (run := site.seen(later=AGREED)).why and run, seconds=20, what="what never starts to be given up")
     number = SlurmRun.objects.get(attempt_key="j-1.1").state["parts"][0]["id"]
     assert (seen.why, seen.node_lost) == (f"Slurm did not start job {number}: PartitionTimeLimit.", True)
     ended = site.until(RunState.ENDED)

@@ -370,6 +370,39 @@ def test_a_worker_on_an_instance_that_stays_is_not_in_the_way_of_a_split() -> No
     assert goes(Stand("worker", 0, "north/n1", 3))
 
 
+def test_a_job_that_moves_is_promised_its_new_places_alone() -> None:
+    """A second worker was to join it there once a tenant has left: the promise was widened, and the GPU promised twice."""
+    here, there = builders.node("here", gpus=1), builders.node("there", gpus=1)
+    quota, loop = leaf("team", 8), Loop()
+    mover = submit(quota, spec={"roles": [{"name": "worker", "min": 1, "max": 2, "gpus": 1}]}, gpus_milli=1000)
+    tenant = submit(quota)
+    loop.tick()
+    for job in (mover, tenant):
+        loop.up(job)
+    on = Placement.objects.get(job=mover, until__isnull=True).node
+    old, new = (f"{node.cluster.name}/{node.name}" for node in ((here, there) if on == here else (there, here)))
+    why = reason("reclaim", "as the test says")
+
+    def applied(*decisions: Decision) -> None:
+        lease = lease_take(name="tick", holder=loop.holder, now=loop.now)
+        assert lease is not None
+        snapshot = take(now=loop.now)
+        plan = Plan(snapshot.scenario.now, decisions, (), (), None)
+        done = plan_apply(plan=plan, snapshot=snapshot, lease=lease, now=loop.now, facts={}, news=News())
+        assert done.dropped == ()
+
+    both = (Stand("worker", 0, old, 1), Stand("worker", 1, new, 1))
+    evicted = Decision("evict", why, tenant.public_id, mover.public_id)
+    applied(evicted, Decision("grow", why, mover.public_id, workers=both, after=(tenant.public_id,)))
+    assert list(Promise.objects.values_list("kind", "seats__worker")) == [("grow", 1)]
+
+    applied(Decision("move", why, mover.public_id, workers=(Stand("worker", 0, new, 1),), after=(tenant.public_id,)))
+
+    promised = [("move", 0, new.partition("/")[2])]
+    assert list(Promise.objects.values_list("kind", "seats__worker", "seats__node__name")) == promised
+    assert not fleet_faults()
+
+
 def test_nobody_is_promised_the_place_of_a_job_that_can_only_move_later() -> None:
     """It moves to a GPU that has to be split anew first, once its tenant is gone."""
     here, there = builders.node("here", gpus=1), builders.mig_gpu(builders.node("there", gpus=1)).node
