@@ -40,7 +40,7 @@ from scheduler.services.hardware.slurm_imports import MOST_MINUTES, import_every
 router = Router(tags=["Import"])
 LEVELS = (
     "Labels of nodes that become levels of the topology, wide to narrow: `label=level` with commas between them. "
-    "Empty: region and zone, if nodes have their labels; `none`: no label."
+    "Empty: region and zone, if every node has their labels; `none`: no label."
 )
 
 

@@ -154,7 +154,7 @@ class ImportedCluster(models.Model):
         abstract = True
 
 
-class ToldRun(models.Model):
+class RecordedRun(models.Model):
     """What a back-end remembers of one attempt."""
 
     attempt_key = models.CharField(max_length=40, unique=True)
@@ -193,7 +193,7 @@ class SlurmCluster(ImportedCluster):
         return f"Slurm of {self.cluster_id}"
 
 
-class SlurmRun(ToldRun):
+class SlurmRun(RecordedRun):
     """What the Slurm back-end remembers of one attempt. It belongs to that back-end alone: nothing else reads or writes it."""
 
     cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="slurm_runs")
@@ -230,7 +230,7 @@ class KubernetesCluster(ImportedCluster):
         return f"Kubernetes of {self.cluster_id}"
 
 
-class KubernetesRun(ToldRun):
+class KubernetesRun(RecordedRun):
     """What the Kubernetes back-end remembers of one attempt. It belongs to that back-end alone: nothing else reads or writes it."""
 
     cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="kubernetes_runs")

@@ -1,6 +1,7 @@
 """Orders for runs on Kubernetes: pods are made behind a gate and released together; what runs is asked to leave, and ended."""
 
 import logging
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
@@ -250,8 +251,9 @@ class Orders(Site):
     def _kinds_of(row: KubernetesRun) -> tuple[str, ...]:
         return ("secrets", "services") if len(row.state.get("workers", ())) > 1 else ("secrets",)
 
+    @abstractmethod
     def _drop(self, keys: list[str]) -> None:
-        raise NotImplementedError
+        """Forget what a look keeps of these runs."""
 
     def tidy(self) -> int:
         """With the pods of these runs, their logs, and what was left of their Secrets and Services."""
@@ -271,8 +273,8 @@ class Orders(Site):
             done += row.delete()[0]
         return done
 
-    def _delete_logs(self, key: str) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def _delete_logs(self, key: str) -> None: ...
 
     def delete_checkpoint(self, old: OldCheckpoint) -> int:
         """Also one that ranks told as they see it."""
