@@ -53,6 +53,8 @@ LOOKS: dict[str, Look] = {
     "resuming": Look("move", "spin", "Resuming"),
     "degraded": Look("warn", "alert", "Degraded"),
     "completed": Look("good", "check", "Completed"),
+    "done": Look("good", "check", "Done"),
+    "writing": Look("move", "spin", "Writing"),
     "failed": Look("bad", "cross", "Failed"),
     "cancelled": Look("rest", "stop", "Cancelled"),
     "stopping": Look("move", "save", "Stopping"),
