@@ -154,6 +154,15 @@ def mixed(seed: int, nodes: int = 300, jobs: int = 400) -> Scenario:
     return scenario(machines, [{"name": name, "guaranteed": 8 * nodes // 3} for name in names], running + waiting)
 
 
+def capped(seed: int) -> Scenario:
+    """The steady fleet under a power cap of each of the next ten evenings, which what runs stays below."""
+    made = steady(seed)
+    watts, hours = 700, 3600
+    draw = sum(node["gpus"] for node in made["nodes"]) * watts
+    caps = [{"watts": draw, "start": (24 * day + 17) * hours, "end": (24 * day + 20) * hours} for day in range(10)]
+    return made | {"power": {"gpu_watts": {TYPE: watts}, "caps": caps}}
+
+
 def steady_refused(seed: int) -> Scenario:
     """No guarantees, and most of what runs in the first project of each team can't be taken: what is left is refused by the balance."""
     made = steady(seed)

@@ -28,10 +28,11 @@ from scheduler.simulation.applying import carried_out
 from scheduler.simulation.world import World
 
 Draw = Callable[[int], dict[str, Any]]
-SETTLED = ("steady", "steady-refused", "churn", "wide", "lookahead", "lookahead-deep")  # planned to their fixed point first
+SETTLED = ("steady", "steady-refused", "capped", "churn", "wide", "lookahead", "lookahead-deep")  # planned to their fixed point first
 DRAWS: dict[str, Draw] = {
     "steady": cases.steady,
     "steady-refused": cases.steady_refused,
+    "capped": cases.capped,
     "churn": cases.steady,
     "fill": cases.fill,
     "reclaim-100": cases.reclaim(100),

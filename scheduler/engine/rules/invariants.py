@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
+from math import inf
 
 from ..model.mig import Instance, board_of, layout_faults
 from ..state.cluster import Cluster
@@ -197,22 +198,29 @@ def _apart(cluster: Cluster, changed: Iterable[Work]) -> None:
 
 def _under_caps(cluster: Cluster) -> None:
     """No power cap is exceeded at any time by what may run then; what ran before may stay over it."""
-    now, nodes, power = cluster.now, cluster.grid.nodes, cluster.scenario.power
-    watts = dict(power.gpu_watts)
-    for cap in [one for one in power.caps if one.end is None or one.end > now]:
-        at = max(now, cap.start)  # from then on less is drawn, as nobody comes later
+    now, caps = cluster.now, [one for one in cluster.scenario.power.caps if one.end is None or one.end > cluster.now]
+    standing = [(work, work.seats, work.here_since(now)) for work in cluster.works if work.seats]
+    firsts = [(work, work.first_seats, work.job.run.started) for work in cluster.works if work.first_seats]
+    for pool in {cap.pool for cap in caps}:
+        then = _drawn_until(cluster, pool, standing)
+        before = _drawn_until(cluster, pool, [(work, seats, now if since is None else since) for work, seats, since in firsts])
+        for cap in caps:
+            if cap.pool == pool:  # from its beginning on less is drawn, as nobody comes later
+                drawn, allowed = (sum(watts for until, watts in each if until > max(now, cap.start)) for each in (then, before))
+                if drawn > max(1000 * cap.watts, allowed):
+                    raise InvariantBroken(f"the power cap of {pool or 'the fleet'} is exceeded")
 
-        def drawn(work: Work, seats: Sequence[Seat], since: int, at: int = at, pool: str | None = cap.pool) -> int:
+
+def _drawn_until(cluster: Cluster, pool: str | None, standing: Iterable[tuple[Work, Sequence[Seat], int]]) -> list[tuple[float, int]]:
+    """Milliwatts in a pool of each who stands there, after the moment at which his limit ends them. One who is over it stands there as of now."""
+    rated, nodes = dict(cluster.scenario.power.gpu_watts), cluster.grid.nodes
+    watts = [rated[node.gpu_type] if pool in (None, dict(node.labels).get("pool", "")) else 0 for node in nodes]
+    found = []
+    for work, seats, since in standing:
+        if drawn := sum([seat.milli * watts[seat.node] for seat in seats]):
             limit = work.job.limit_ms
-            if at > now and limit is not None and since + limit <= at:
-                return 0
-            inside = (seat for seat in seats if pool in (None, dict(nodes[seat.node].labels).get("pool", "")))
-            return sum([seat.milli * watts[nodes[seat.node].gpu_type] for seat in inside])
-
-        then = sum([drawn(work, work.seats, work.here_since(now)) for work in cluster.works if work.seats])
-        before = [(work, now if (started := work.job.run.started) is None else started) for work in cluster.works if work.first_seats]
-        if then > max(1000 * cap.watts, sum([drawn(work, work.first_seats, since) for work, since in before])):
-            raise InvariantBroken(f"the power cap of {cap.pool or 'the fleet'} is exceeded")
+            found.append((inf if limit is None else max(cluster.now + 1, since + limit), drawn))
+    return found
 
 
 def _within_limits(tree: Tree, used: Sequence[list[int]], before: Sequence[list[int]]) -> None:

@@ -246,6 +246,20 @@ def test_a_plan_over_a_cap_is_refused_as_a_whole(monkeypatch):
         make_plan(parse(capped(cap(5000), jobs=[job("j", gpus=8)])))
 
 
+@pytest.mark.parametrize(("limit_s", "pool", "is_over"), [(2 * HOUR, "a", True), (HOUR, "a", False), (None, None, True), (2 * HOUR, "b", False)])
+def test_a_plan_is_over_a_later_cap_only_if_what_starts_may_still_run_in_its_pool_then(monkeypatch, limit_s, pool, is_over):
+    """Of two caps of a pool the later is the lower; what ran before counts on both sides."""
+    monkeypatch.setattr(Power, "gate", lambda *_: (None, 0))
+    caps = [cap(20_000, pool=pool), cap(10_000, HOUR, 2 * HOUR, pool=pool)]
+    here = running("here", [at("n0", *range(8))])
+    scenario = parse(capped(*caps, nodes=[*pooled(2), *pooled(1, "b", 2, health="draining")], jobs=[here, job("j", gpus=8, limit_s=limit_s)]))
+    if is_over:
+        with pytest.raises(InvariantBroken, match="power cap"):
+            make_plan(scenario)
+    else:
+        make_plan(scenario)
+
+
 def test_drawn_scenarios_meet_their_caps():
     """Else what holds of them would hold by doing nothing."""
     chance = random.Random(1)
