@@ -48,6 +48,7 @@ PLACES: dict[str, tuple[str, Any]] = {
     "fingerprints": ("What a description names as its `template`: `notebook`, or `org/team:name`.", "acme/research/nlp:serve"),
     "throughput": ("What a description names as its `template`: `notebook`, or `org/team:name`.", "acme/research/nlp:serve"),
     "traces": ("Id of the trace.", "tr-5"),
+    "sweeps": ("Id of the sweep.", "sw-3"),
     "tokens": ("Id of the token; not its secret.", "t-9"),
     "views": ("Id of the saved view.", "v-2"),
     "webhooks": ("Id of the webhook.", "w-4"),
@@ -90,7 +91,7 @@ _BY_SCOPES: dict[tuple[str, ...], str] = {
     " array_act job_output_stream job_earlier schedule_delete schedule_update schedule_hold schedule_go_on schedule_run",
     HOOKING: "idle_policy_put idle_policy_delete idle_exemption_create idle_exemption_delete"
     " webhooks webhook webhook_create webhook_update webhook_delete webhook_rotate webhook_try deliveries delivery delivery_again"
-    " what_if_make what_if_options what_if_end trace_make trace_delete own_past own_trace_make",
+    " what_if_make what_if_options what_if_end trace_make trace_delete own_past own_trace_make sweep_make sweep_stop",
     WRITING: "reservation_make reservation_look reservation_update reservation_ended reservation_put_back reservation_window_ended"
     " job_view_create job_view_delete job_followed job_unfollowed notice_choices_put notices_mark notices_try template_put template_gone"
     " throughput_put",

@@ -100,6 +100,7 @@ KINDS: tuple[Kind, ...] = (
     ),
     Kind("scheduler.QuotaReplay", timedelta(days=30), "asked_at", "A month: what-ifs of the last days; one runs them again."),
     Kind("scheduler.Trace", None, why="At most 50, removed by people who no longer replay them."),
+    Kind("scheduler.Sweep", timedelta(days=90), "asked_at", "A quarter: what capacity was planned by; one runs them again."),
     Kind("scheduler.ScheduleRun", timedelta(days=90), "at", "A quarter: what came of each time; its jobs are kept for ever."),
     Kind("quotas.CostExport", timedelta(days=30), "asked_at", "A month: it names each file and its requester; the file is deleted when it expires."),
     Kind("quotas.Window", timedelta(days=400), "ends_at", "As for job events: what was held when, and the jobs that left for it."),

@@ -23,6 +23,7 @@ from scheduler.services.costs import costs_step
 from scheduler.services.forecasts.forecasting import ForecastMemory, forecast_run
 from scheduler.services.forecasts.own_traces import own_trace_write
 from scheduler.services.forecasts.replays import replay_run
+from scheduler.services.forecasts.sweeps import sweep_run
 from scheduler.services.hardware.kubernetes_nodes import kubernetes_nodes_reconcile
 from scheduler.services.hardware.planned_health import planned_health_begin
 from scheduler.services.hardware.slurm_imports import imports_turn
@@ -229,6 +230,12 @@ def quota_replay(key: int) -> str | None:
 def own_trace(key: int) -> str | None:
     """Write a trace of the last days."""
     return own_trace_write(key=key, clock=now)
+
+
+@shared_task
+def sweep(key: int) -> str | None:
+    """Play a trace at several arrival rates or fleet sizes."""
+    return sweep_run(key=key, clock=now)
 
 
 @shared_task

@@ -6,7 +6,7 @@ from typing import Any
 from gpufleet.core.live.topics import topic_register
 from quotas.models import Budget, QuotaChange, QuotaNode, Reservation
 from quotas.permissions import Access, Can
-from scheduler.models import Job, QuotaReplay, Schedule, Trace
+from scheduler.models import Job, QuotaReplay, Schedule, Sweep, Trace
 from scheduler.selectors.notices import bell_mark, bell_of
 
 # A state is to be seen well within half a second of the decision; pages gather by themselves what comes faster than they can draw.
@@ -56,6 +56,11 @@ def traces_load(ids: Sequence[int]) -> list[list[Any]]:
     return [[public_id] for public_id in Trace.objects.filter(pk__in=ids).order_by("pk").values_list("public_id", flat=True)]
 
 
+def sweeps_load(ids: Sequence[int]) -> list[list[Any]]:
+    """Which sweeps were asked for, go on or have ended."""
+    return [[public_id] for public_id in Sweep.objects.filter(pk__in=ids).order_by("pk").values_list("public_id", flat=True)]
+
+
 def nothing_named(ids: Sequence[int]) -> list[list[Any]]:
     """That something changed is all that such pages need: they show many rows added up, and ask for themselves."""
     return []
@@ -94,5 +99,6 @@ def topics_register() -> None:
     topic_register("quota_changes", Can.SEE, quota_changes_load, nothing_more)
     topic_register("what_ifs", Can.SEE, what_ifs_load, nothing_more, window_seconds=PLANS_WINDOW_SECONDS)
     topic_register("traces", Can.SEE, traces_load, nothing_more)
+    topic_register("sweeps", Can.SEE, sweeps_load, nothing_more, window_seconds=PLANS_WINDOW_SECONDS)
     topic_register("pause", Can.SEE, plans_load, nothing_more)
     topic_register("plans", Can.SEE, plans_load, nothing_more, window_seconds=PLANS_WINDOW_SECONDS)

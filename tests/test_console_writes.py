@@ -83,6 +83,8 @@ WRITES = {
     "trace-new": "POST traces",
     "trace-own": "POST traces/own",
     "trace-remove": "DELETE traces/{public_id}",
+    "sweep-new": "POST sweeps",
+    "sweep-end": "DELETE sweeps/{public_id}",
     "what-if-end": "DELETE what-ifs/{public_id}",
     # telemetry and health
     "source_new": "POST telemetry/sources",

@@ -33,3 +33,22 @@ def openb(*, pods: int = 6, work_s: int = 5400, every_s: int = 1800) -> tuple[st
     head = "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,qos,pod_phase,creation_time,deletion_time,scheduled_time\n"
     rows = [f"pod-{n},4000,8192,4,1000,,LS,Running,{n * every_s},{n * every_s + work_s},{n * every_s}\n" for n in range(pods)]
     return nodes, head + "".join(rows) + f"pod-late,4000,8192,1,1000,,LS,Pending,{pods * every_s},,\n"
+
+
+# A point of a sweep that was played, and what its sweep knows of the trace.
+POINT = {
+    "state": "completed",
+    "figures": {
+        "allocation": 0.5,
+        "allocation_by_type": {TYPE: 0.5},
+        "utilization": 0.5,
+        "utilization_by_type": {TYPE: 0.5},
+        "fragmentation": 0.0,
+        "wait_s": {"p50": 0.0, "p95": 60.0},
+        "wait_s_by_class": {},
+        "completion_s": {"mean": 5400.0},
+        "finish_time_fairness": {"mean": 1.0, "max": 1.0},
+        "preemptions": 0,
+    },
+}
+TERMS = {"gpu_types": [TYPE], "step": 0, "warm_up": 3_600_000, "until": 14_400_000}

@@ -26,6 +26,7 @@ from scheduler.api import (
     saved_views,
     schedules,
     sooner,
+    sweeps,
     template_speeds,
     templates,
     traces,
@@ -65,4 +66,5 @@ router.add_router("", what_ifs.router)
 router.add_router("", power.router)
 router.add_router("", energy.router)
 router.add_router("", traces.router)
+router.add_router("", sweeps.router)
 router.add_router("", notices.router)

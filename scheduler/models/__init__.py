@@ -64,6 +64,7 @@ from scheduler.models.replays import GOING_ON, LOST, LOST_AFTER, QuotaReplay, Re
 from scheduler.models.saved_views import SavedView, ViewedList
 from scheduler.models.scaling import Replacement, ReplacementEnd, ReplacementStep, ReplicaRule, Scaling, ScalingEnd, StepEnd, WorkerState
 from scheduler.models.schedules import CatchUp, Overlap, RunOutcome, Schedule, ScheduleRun
+from scheduler.models.sweeps import Sweep, SweepAxis
 from scheduler.models.templates import JobDraft, JobTemplate, JobTemplateVersion, TemplateSpeeds
 from scheduler.models.timeline import USES, CapacityEntry, ShareStep, UsageStep
 from scheduler.models.traces import BEING_WRITTEN, Trace, TraceState
@@ -160,6 +161,8 @@ __all__ = [
     "SplitState",
     "StepEnd",
     "SubmissionKey",
+    "Sweep",
+    "SweepAxis",
     "TemplateSpeeds",
     "TopologyLevel",
     "Trace",

@@ -7,20 +7,18 @@ there were. Only plans are fewer: the more they cost, the longer it waits from o
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from heapq import heappop
 from itertools import chain
 from typing import Any
 
 from scheduler.engine.model.values import CLASSES, Job, Scenario
 
 from .calendar import Capped, Promised, caps_at, windows_at
+from .paced import STEPS, Paced
 from .result import fairness_of
-from .world import NEVER, Policy, World, milli_of
+from .world import NEVER, Policy, milli_of
 
 HOUR = 3_600_000
 TABLES = 28  # that a play tells at most, evenly: of a week one in 6 hours
-STEPS = (0, 10_000, 30_000, 60_000, 120_000, 180_000, 300_000)  # between plans, in milliseconds; 0: whenever something happens
-PART_OF_WORK = 10  # a step is at most such a part of what a job takes: half a step GPUs stay idle after it
 THERE = 1  # millisecond after the beginning: until then comes what was there, and counts no queue time
 SPARE = 0.6  # of the time is counted on: plans grow dearer with a longer step, and with the queue
 # Queue times are counted between these, in milliseconds.
@@ -47,12 +45,6 @@ class Cost:
         return self.each * min(self.plans, HOUR / max(1, step))
 
 
-def longest_step(works: Sequence[int]) -> int:
-    """From one plan to the next: a longer one would hold back jobs so short, and make a queue that there is not."""
-    mean = sum(works) // len(works)
-    return max(step for step in STEPS if step <= max(STEPS[1], mean // PART_OF_WORK))
-
-
 def pace_of(hours: int, cost: Cost, *, longest: int, spend: float) -> Pace:
     """As many hours as can be played in so many milliseconds with the longest step, with the finest step that is enough for them."""
     fits = {step: min(hours, SPARE * spend / max(1e-9, cost.of_hour(step))) for step in STEPS if step <= longest}
@@ -77,7 +69,7 @@ class Had:
         self.milli, self.since = self.milli + more, now
 
 
-class Span(World):
+class Span(Paced):
     """One play, with what each quota waits and holds."""
 
     def __init__(
@@ -90,44 +82,17 @@ class Span(World):
         caps: Sequence[Capped] = (),
     ) -> None:
         """`caps` stand in for those of the scenario, if there are any."""
-        self.begin, self.step, self.calendar, self.caps = scenario.now, step, calendar, caps
+        self.begin, self.calendar, self.caps = scenario.now, calendar, caps
         self._is_whole = policy is None  # other policies look for the room of few jobs
         self._cap_turns = sorted({turn for one in caps for turn in one.turns})
         self._caps_turn = scenario.now if caps else NEVER  # when the caps have to be looked at anew
-        self._planned: int | None = None
-        self._owed: int | None = None  # since when a plan is due that had to wait for its step
         self._holds: dict[str, int] = {}  # milli-GPU, by job
         self._had: dict[str, Had] = {}
         self._all = Had()
         self._queued = 0  # waiting jobs times milliseconds
         self._last_told = (0, 0)  # what was held and queued by the last hour that was told
         self._began: list[str] = []  # of those that have come within the span
-        super().__init__(scenario, policy, works)
-
-    def until(self, moment: int, on: Callable[[], bool]) -> bool:
-        """Go on until a moment. False: `on` said no before a plan, and the moment was not reached."""
-        while (time := self._next_moment() if self._owed is None else self._owed) is not None:
-            at = time if self._planned is None else max(time, self._planned + self.step)
-            if at > moment:
-                # What happens until the moment is no longer to come then, but still to be planned.
-                self._owed = time if time <= moment else None
-                break
-            if not on():
-                return False
-            self._happen_until(at)
-            self._wake = self._owed = None
-            self._plan()
-            self._planned = at
-        self._happen_until(moment)
-        return True
-
-    def _happen_until(self, moment: int) -> None:
-        timers = self.timers
-        while (time := self._next_timer()) is not None and time <= moment:
-            self._pass_time(time)
-            _, _, what, name, version = heappop(timers)
-            self._happen(what, name, version)
-        self._pass_time(moment)
+        super().__init__(scenario, policy, works, step)
 
     def _pass_time(self, time: int) -> None:
         self._queued += max(0, time - self._last) * self._waiting

@@ -5,10 +5,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from scheduler.engine.model.values import CLASSES, Job, Kind, Scenario
+from scheduler.simulation.paced import Paced
 from scheduler.simulation.progress import MILLION
 from scheduler.simulation.result import fairness_of, saturated, spread, took_s, under_way
 from scheduler.simulation.workload import works_drawn
-from scheduler.simulation.world import Life, Policy, World, milli_of
+from scheduler.simulation.world import Life, Policy, milli_of
 
 from .points import Interval, Point, scenario_of
 from .policies import POLICIES
@@ -32,7 +33,7 @@ class Counts:
     lost: int = 0
 
 
-class Measured(World):
+class Measured(Paced):
     """A world that measures between two moments, and knows what jobs truly are where the scheduler sees them otherwise."""
 
     def __init__(
@@ -43,6 +44,7 @@ class Measured(World):
         works: dict[str, int],
         policy: Policy | None = None,
         kinds: Mapping[int, Kind] | None = None,
+        step: int = 0,
         on: Callable[[], None] = lambda: None,
     ) -> None:
         self.begin, self.end = scenario.now + interval.warm_up, scenario.now + interval.end
@@ -54,11 +56,14 @@ class Measured(World):
         self._useful: dict[str, int] = {}  # by type: milli-GPU times millionths of a millisecond at speed 1.0 that are done and not lost
         self._stretches: dict[str, list[tuple[dict[str, int], int]]] = {}  # by job: places as above, and the work that was done there
         self._booked: dict[str, int] = {}  # by job: the sum of that work
-        super().__init__(scenario, policy, works)
+        super().__init__(scenario, policy, works, step)
         self.by_type = self._capacity_by_type()
 
     def play(self, until: int) -> None:
-        self.run(until)
+        if self.step:
+            self.until(until, lambda: True)
+        else:
+            self.run(until)
         self._pass_time(until)  # also where nothing happens any more
 
     def _pass_time(self, time: int) -> None:
@@ -130,15 +135,21 @@ class Measured(World):
 
 
 def measured(
-    scenario: Scenario, point: Point, interval: Interval, on: Callable[[], None] = lambda: None, *, prices: Mapping[str, float] | None = None
+    scenario: Scenario,
+    point: Point,
+    interval: Interval,
+    on: Callable[[], None] = lambda: None,
+    *,
+    prices: Mapping[str, float] | None = None,
+    step: int = 0,
 ) -> dict[str, Any]:
-    """The state of a point that was played to its end, and its figures."""
+    """The state of a point that was played to its end, and its figures. `step`: how far apart plans are; 0: one whenever something happens."""
     played = scenario_of(scenario, point, interval)
     variant = POLICIES[point.policy][0](played)
     if isinstance(variant.policy, Rounds):
         variant.policy.prices = prices or {}
     works = works_drawn(played, point.seed)
-    world = Measured(variant.scenario, interval, works=works, policy=variant.policy, kinds=variant.kinds, on=on)
+    world = Measured(variant.scenario, interval, works=works, policy=variant.policy, kinds=variant.kinds, step=step, on=on)
     world.play(played.now + interval.until)
     figures = figures_of(world)
     if prices:

@@ -89,17 +89,21 @@ def play(folder: Folder, scenario: Scenario, interval: Interval, point: Point, o
     try:
         result = measured(scenario, point, interval, on, prices=folder.prices)
     except Exception as error:
-        frame = traceback.extract_tb(error.__traceback__)[-1]
-        result = {"state": "failed", "error": f"{type(error).__name__}: {error} ({Path(frame.filename).name}:{frame.lineno})"}
+        result = fault_told(error)
     folder.write(point, {**result, "wall_s": round(time.perf_counter() - began, 3)})
+
+
+def fault_told(error: Exception) -> Result:
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    return {"state": "failed", "error": f"{type(error).__name__}: {error} ({Path(frame.filename).name}:{frame.lineno})"}
 
 
 def _in_process(folder: Folder, scenario: Scenario, interval: Interval, point: Point, parent: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent ends its processes itself
-    play(folder, scenario, interval, point, partial(_stop_without, parent))
+    play(folder, scenario, interval, point, partial(stop_without, parent))
 
 
-def _stop_without(parent: int) -> None:
+def stop_without(parent: int) -> None:
     """A killed sweep leaves no process that goes on alone."""
     if os.getppid() != parent:
         os._exit(1)

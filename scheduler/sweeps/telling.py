@@ -122,12 +122,16 @@ def knee_of(rows: Sequence[Row], axis: Axis) -> Knee:
 
 def _incomparable(easiest: Row, axis: Axis) -> str:
     state, _ = easiest.states[-1]
-    value = f"load {easiest.value:g}" if axis == "load" else f"{easiest.value:g} nodes"
+    value = value_told(easiest.value, axis)
     if state in ("timed out", "failed"):
         return f"unknown: {value} {easiest.state}" + ("; use --retry with a longer --timeout" if state == "timed out" else "")
     if easiest.is_complete and easiest.figures["wait_p95"] is None:
         return f"no job was submitted in the measured interval at {value}; use a longer --until"
     return ""
+
+
+def value_told(value: float, axis: Axis) -> str:
+    return f"load {value:g}" if axis == "load" else f"{value:g} {'node' if value == 1 else 'nodes'}"
 
 
 def knee_text(policy: str, knee: Knee, axis: Axis) -> str:

@@ -1,4 +1,4 @@
-"""The form of a what-if: every field left empty is as today."""
+"""The forms of the lab. In that of a what-if every field left empty is as today."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -9,6 +9,21 @@ from django.core.exceptions import ValidationError
 from quotas.forms import LengthField
 from quotas.models import QuotaChange
 from scheduler.engine.model.values import Settings
+from scheduler.models import SweepAxis
+from scheduler.sweeps.asking import MINUTES as SWEEP_MINUTES
+from scheduler.sweeps.asking import (
+    MOST_HOURS,
+    MOST_POLICIES,
+    MOST_SEEDS,
+    MOST_VALUES,
+    OFFERED,
+    USUAL_MINUTES,
+    USUAL_POLICIES,
+    USUAL_SEEDS,
+    Asked,
+    values_of,
+)
+from scheduler.sweeps.points import SweepError
 from scheduler.traces import MOST_OWN_DAYS
 from scheduler.traces.rows import Shape, shape_of
 from scheduler.whatifs.telling import value_told
@@ -196,6 +211,64 @@ class OwnTraceForm(forms.Form):
         help_text="Name in lists. Empty: the days and today's date.",
         widget=forms.TextInput(attrs={"autocomplete": "off"}),
     )
+
+
+class SweepForm(forms.Form):
+    trace = forms.ChoiceField(help_text="Its jobs come to its own fleet, again and again in the order that each seed draws.")
+    axis = forms.ChoiceField(label="What is varied", choices=SweepAxis.choices, help_text="Of nodes the mix of GPU types stays that of the trace.")
+    values = forms.CharField(
+        max_length=200,
+        help_text=f"2 to {MOST_VALUES}: arrival rates such as 0.6 0.8 1 1.2, 1 being that of the trace, or numbers of nodes such as 8 12 16.",
+        widget=forms.TextInput(attrs={"autocomplete": "off"}),
+    )
+    policies = forms.MultipleChoiceField(
+        choices=[(name, f"{name}: {meaning}") for name, meaning in OFFERED.items()],
+        widget=forms.CheckboxSelectMultiple,
+        initial=list(USUAL_POLICIES),
+        help_text=f"Up to {MOST_POLICIES}, each played at every value.",
+    )
+    seeds = forms.IntegerField(
+        min_value=1,
+        max_value=MOST_SEEDS,
+        initial=USUAL_SEEDS,
+        help_text="Draws of the order of jobs for each value. More seeds: a surer knee.",
+        widget=forms.TextInput(attrs={"inputmode": "numeric", "autocomplete": "off", "size": 6}),
+    )
+    hours = forms.IntegerField(
+        required=False,
+        min_value=1,
+        max_value=MOST_HOURS,
+        help_text="That are simulated, of which the first and the last quarter do not count. Empty: as long as jobs of the trace come.",
+        widget=forms.TextInput(attrs={"inputmode": "numeric", "autocomplete": "off", "size": 6}),
+    )
+    minutes = forms.TypedChoiceField(
+        label="Takes at most",
+        coerce=int,
+        choices=[(one, "1 minute" if one == 1 else f"{one} minutes") for one in SWEEP_MINUTES],
+        initial=USUAL_MINUTES,
+        help_text="If time runs out, what was simulated by then is shown.",
+    )
+
+    exact = forms.BooleanField(
+        label="Exact",
+        required=False,
+        help_text="A plan whenever something happens. Else plans are up to a tenth of the mean run time apart, at most 5 minutes: much faster.",
+    )
+
+    def __init__(self, data: Any, *, traces: Iterable[tuple[str, str]], initial: Mapping[str, Any]) -> None:
+        super().__init__(data, initial={**initial})
+        self.fields["trace"].choices = list(traces)  # type: ignore[attr-defined]
+
+    def clean_values(self) -> tuple[float, ...]:
+        try:
+            return values_of(self.cleaned_data["values"])
+        except SweepError as fault:
+            raise ValidationError(str(fault)) from None
+
+    @property
+    def asked(self) -> Asked:
+        sent = self.cleaned_data
+        return Asked(sent["axis"], sent["values"], tuple(sent["policies"]), sent["seeds"], sent["hours"], sent["minutes"], sent["exact"])
 
 
 def initial_of(stored: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The lists of what-ifs and of traces, stated once for the page, the file and the API."""
+"""The lists of what-ifs, of traces and of sweeps, stated once for the page, the file and the API."""
 
 from gpufleet.core.tables import Choice, Column, Moment, Table
 from scheduler.models import ReplayState, TraceState
@@ -56,6 +56,34 @@ TRACES = Table(
     empty="No traces yet. Add one to replay it under another policy or fleet.",
     empty_href="/what-if/traces/new/",
     empty_action="Add a trace",
+    row_key="public_id",
+    row_field="public_id",
+)
+
+SWEEPS = Table(
+    name="sweeps",
+    noun="sweep",
+    columns=(
+        Column(
+            "title",
+            "Sweep",
+            "public_id",
+            cell="""<a href="{% url 'sweep' row.public_id %}">{{ row.trace_title }}</a> <span class="soft nowrap">{{ row.public_id }}</span>""",
+        ),
+        Column("state", "State", "outcome", cell="{% status row.outcome %}"),
+        Column("axis", "Axis", "get_axis_display"),
+        Column("values", "Values", "values_told"),
+        Column("points", "Simulated", "played", numeric=True, cell="{{ row.played }} of {{ row.points }}"),
+        Column("who", "By", "asked_by", cell="{{ row.asked_by|default:'–' }}"),
+        Column("asked", "Started", "asked_at", sort=("asked_at", "id"), most_first=True, cell="{{ row.asked_at|moment }}"),
+    ),
+    default_sort="-asked",
+    search=("public_id", "trace_title"),
+    filters=(Choice("state", "State", ReplayState.choices), Moment("from", "From", "asked_at"), Moment("to", "To", "asked_at", until=True)),
+    libraries=("shell",),
+    empty="No sweeps yet. One simulates a trace at several arrival rates or fleet sizes, and finds how much the fleet can take.",
+    empty_href="/what-if/sweeps/new/",
+    empty_action="New sweep",
     row_key="public_id",
     row_field="public_id",
 )

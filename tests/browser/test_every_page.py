@@ -40,6 +40,7 @@ REACHED_OTHERWISE = {
     "tokens/<str:public_id>/revoke/": "a button on a token, and the demo has none",
     "webhooks/<": "a webhook, and the demo has none",
     "what-if/<": "a what-if, and the demo has none",
+    "what-if/sweeps/<": "a sweep of a trace, and the demo has none",
     "what-if/traces/<": "a trace of the what-if lab, and the demo has none",
 }
 DESK = {"width": 1280, "height": 720}

@@ -25,8 +25,9 @@ from scheduler.scenarios.reading import parse
 from scheduler.services.forecasts import plays, replays
 from scheduler.services.forecasts.replays import replay_run
 from scheduler.services.forecasts.what_ifs import as_of, replay_teams, what_if_ask, what_if_cancel
+from scheduler.simulation.paced import longest_step
 from scheduler.simulation.policies import POLICIES
-from scheduler.simulation.span import HOUR, Cost, Pace, longest_step, pace_of, played, told_every, waits_told
+from scheduler.simulation.span import HOUR, Cost, Pace, pace_of, played, told_every, waits_told
 from scheduler.whatifs.telling import Measure, TeamWait, measures, summary
 from scheduler.whatifs.wanted import (
     RULES,
@@ -433,7 +434,7 @@ def test_the_step_is_as_fine_as_time_allows_and_hours_are_fewer_rather_than_coar
 
 
 def test_short_jobs_are_not_held_back_by_long_steps():
-    assert [longest_step([work]) for work in (1000, 60_000, 600_000, 30 * 60_000, 30 * HOUR)] == [10_000, 10_000, 60_000, 180_000, 300_000]
+    assert [longest_step(work) for work in (1000, 60_000, 600_000, 30 * 60_000, 30 * HOUR)] == [10_000, 10_000, 60_000, 180_000, 300_000]
 
 
 class Told(plays.Play):

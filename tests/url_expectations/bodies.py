@@ -210,6 +210,15 @@ def own_trace_form(world: World) -> dict[str, Any]:
     return {"own-days": str(own_trace_json(world)["days"])}
 
 
+def sweep_json(world: World) -> dict[str, Any]:
+    return {"trace": world.trace.public_id, "values": [0.5, 1]}
+
+
+def sweep_form(world: World) -> dict[str, Any]:
+    chosen = {"axis": "load", "values": "0.5 1", "policies": ["stated"], "seeds": "1", "minutes": "1"}
+    return chosen | {"trace": world.trace.public_id}
+
+
 def what_if_form(world: World) -> dict[str, Any]:
     assert world.node.pk
     return {"days": "1", "placement": "spread"}
@@ -217,6 +226,8 @@ def what_if_form(world: World) -> dict[str, Any]:
 
 FIELDS: dict[str, Callable[[World], dict[str, Any]]] = {
     "trace": lambda w: {"public_id": w.trace.public_id},
+    "sweep": lambda w: {"public_id": w.sweep.public_id},
+    "ended sweep": lambda w: {"public_id": w.ended_sweep.public_id},
     "what-if": lambda w: {"public_id": w.what_if.public_id},
     "ended what-if": lambda w: {"public_id": w.ended_what_if.public_id},
     "stranger": lambda w: {"public_id": w.stranger.public_id},

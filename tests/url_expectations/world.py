@@ -38,6 +38,7 @@ from scheduler.models import (
     SavedView,
     Schedule,
     SlurmCluster,
+    Sweep,
     Trace,
     Webhook,
 )
@@ -200,6 +201,21 @@ class World:
     def trace(self) -> Trace:
         files = [File("few.json", traces.document())]
         return trace_add(access=self.personas.access("superuser"), title="Few", kind="scenario", files=files, now=now())
+
+    @cached_property
+    def sweep(self) -> Sweep:
+        """The superuser's, which goes on."""
+        return self._sweep("sw-1")
+
+    @cached_property
+    def ended_sweep(self) -> Sweep:
+        """With a result."""
+        return self._sweep("sw-2", state="done", played=1, results=[["stated", 0.5, 0, traces.POINT]], terms=traces.TERMS)
+
+    def _sweep(self, name: str, **facts: Any) -> Sweep:
+        asked = {"values": [0.5, 1.0], "policies": ["stated"], "seeds": 1, "hours": None, "minutes": 1, "exact": False}
+        of = {"trace": self.trace, "trace_title": "Few", "axis": "load", "asked": asked, "asked_by": self.personas.users["superuser"]}
+        return Sweep.objects.create(public_id=name, **of, **facts)
 
     @cached_property
     def what_if(self) -> QuotaReplay:

@@ -1,4 +1,4 @@
-"""The two plays of a what-if, each in a process of its own, and what they have told."""
+"""The two plays of a what-if, each in a process of its own, and what they have told; and what other programs of forecasts tell."""
 
 import json
 import math
@@ -6,7 +6,7 @@ import subprocess
 import threading
 from collections.abc import Iterable, Sequence
 from queue import Empty, Queue
-from typing import IO, Any
+from typing import IO, Any, Self
 
 from scheduler.services.forecasts.programs import program
 from scheduler.simulation.span import Cost
@@ -64,13 +64,11 @@ class Pair:
                     self.tables[number][message["hour"]] = message
 
 
-class Play:
-    """One play in a process of its own, which ends with the block."""
+class Program:
+    """A program of its own that is given a text and says lines of JSON. It ends with the block."""
 
-    def __init__(self, text: bytes, *, hours: int, step: int, seconds: float, order: str = "tree") -> None:
-        options = {"hours": hours, "seconds": seconds, "step": step, "policy": order}
-        played = program("scheduler.services.forecasts.apart", *(f"--{name}={value}" for name, value in options.items()))
-        self._process = subprocess.Popen(**played, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    def __init__(self, module: str, *arguments: str, text: bytes) -> None:
+        self._process = subprocess.Popen(**program(module, *arguments), stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         assert self._process.stdin is not None and self._process.stdout is not None
         self._said: Queue[bytes | None] = Queue()
         self._ended = False
@@ -81,7 +79,7 @@ class Play:
         for thread in self._threads:
             thread.start()
 
-    def __enter__(self) -> "Play":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -110,6 +108,14 @@ class Play:
                 return
             yield json.loads(line)
             wait = 0.0
+
+
+class Play(Program):
+    """One side of a what-if."""
+
+    def __init__(self, text: bytes, *, hours: int, step: int, seconds: float, order: str = "tree") -> None:
+        options = {"hours": hours, "seconds": seconds, "step": step, "policy": order}
+        super().__init__("scheduler.services.forecasts.apart", *(f"--{name}={value}" for name, value in options.items()), text=text)
 
 
 def _write(pipe: IO[bytes], text: bytes) -> None:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from datetime import datetime, timedelta
+from statistics import fmean
 from typing import Any
 
 from django.db import transaction
@@ -23,7 +24,8 @@ from scheduler.services.forecasts.pasts import Cut, Days, Past, TraceHere, Trace
 from scheduler.services.forecasts.plays import Pair, Play
 from scheduler.services.forecasts.traces import trace_scenario
 from scheduler.services.forecasts.what_ifs import what_if_tell
-from scheduler.simulation.span import HOUR, Cost, Pace, longest_step, pace_of, told_every
+from scheduler.simulation.paced import longest_step
+from scheduler.simulation.span import HOUR, Cost, Pace, pace_of, told_every
 from scheduler.snapshots import Snapshots
 from scheduler.snapshots.taking import Snapshot
 from scheduler.whatifs.wanted import (
@@ -74,7 +76,7 @@ def _run(replay: QuotaReplay, clock: Callable[[], datetime]) -> str:
     stretch = past.cut(wanted.hours)
     if stretch is None:
         return _end(replay, ReplayState.FAILED, at, fault=NO_JOB_OF_TRACE if wanted.trace else "No job was submitted or ran in these days.")
-    all_hours, longest = stretch.hours, longest_step(stretch.works)
+    all_hours, longest = stretch.hours, longest_step(fmean(stretch.works))
     orders = ("tree", wanted.policy.get("order", "tree"))
     seconds = SECONDS + 60 * (wanted.minutes - 1)
     latest, step, most_plans, may_begin_again = time.monotonic() + seconds, 0, 0.0, True
