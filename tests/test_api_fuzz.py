@@ -153,6 +153,9 @@ UNSAID = [
         "what_if_make", "nodes.*|queue|change|", "Which nodes, quotas and drafts there are, each node named once, and something differs from today."
     ),
     Unsaid("own_trace_make", "days", "Jobs came in these days, and no more than are kept."),
+    Unsaid(
+        "sweep_make", "values|policies|trace", "Values and policies differ, nodes are whole, simulations are at most 200, and a trace has two jobs."
+    ),
     Unsaid("trace_make", "files.*|nodes.*|limit|title", "The texts are files of their own, which name nodes or need some; a title has words."),
     Unsaid(
         "cluster_kubernetes_.*",
