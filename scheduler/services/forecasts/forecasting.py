@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from django.db import transaction
+from django.db.models import F
 
 from gpufleet.core.times import millis
 from scheduler.engine.cycle import make_plan
@@ -98,7 +99,9 @@ def _forecast(lease: Lease, now: datetime, memory: ForecastMemory, *, force: boo
         beside=beside,
     )
     told |= {key: told[key]._replace(start=foreseen.start) for key, foreseen in memory.starts.items() if key in told}
-    news = {key: said for key, said in told.items() if memory.told.get(key) != said}
+    # A tick has told them since: what it wrote has no start.
+    behind = set(Outlook.objects.exclude(forecast_at=F("at")).values_list("job_id", flat=True))
+    news = {key: said for key, said in told.items() if key in behind or memory.told.get(key) != said}
     # A part at a time: thousands at once would keep the submissions and the ticks of SQLite waiting.
     keys = list(news)
     for first in range(0, len(keys), AT_ONCE):

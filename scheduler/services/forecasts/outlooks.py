@@ -44,10 +44,10 @@ class Told(NamedTuple):
     change: dict[str, Any] | None = None
 
 
-def outlooks_write(*, told: Mapping[int, Told], now: datetime, forecast: bool, news: News | None = None) -> None:
-    """Write what jobs are told; of their starts only in a forecast."""
+def outlooks_write(*, told: Mapping[int, Told], now: datetime, forecast: bool, forget: bool = False, news: News | None = None) -> None:
+    """Write what jobs are told; of their starts only in a forecast. `forget`: what was foreseen of them before holds no longer."""
     own = news or News()
-    fields = ["at", "reasons", "codes", *(FORECAST if forecast else [])]
+    fields = ["at", "reasons", "codes", *(FORECAST if forecast or forget else [])]
     with transaction.atomic():
         # A job may be gone by now: it was deleted, or a test's transaction was rolled back.
         alive = set(ALIVE(told))

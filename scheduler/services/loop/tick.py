@@ -98,7 +98,7 @@ class Memory:
     def forget(self) -> None:
         self.snapshots = Snapshots()
         self.packer = Packer()
-        self.told: set[int] | None = None
+        self.told: dict[int, int | None] | None = None  # by job: the revision of which it was told; None: not known
         self.recorded_at: datetime | None = None
         self.scenario_at: datetime | None = None
         self.drops = 0  # ticks in a row that had to drop something
@@ -346,18 +346,27 @@ class _Tick:
         self.memory.recorded_at = self.now
 
     def _tell(self, snapshot: Snapshot, plan: Plan, applied: Applied) -> None:
-        """Say to those who are new among the waiting why they wait. The others are told by the forecast, now and then."""
+        """Say to those who are new among the waiting why they wait, and to those that were changed. The others are told by the forecast, now and
+        then."""
         memory = self.memory
         if memory.told is None:
-            memory.told = set(Outlook.objects.values_list("job_id", flat=True))
-        told = told_by((one for one in snapshot.calendar.told(plan.waiting) if snapshot.jobs[one.job].id not in memory.told), snapshot)
-        told |= {key: said for key, said in told_left_out(snapshot).items() if key not in memory.told}
+            memory.told = dict.fromkeys(Outlook.objects.values_list("job_id", flat=True))
+        known, rows = memory.told, snapshot.jobs
+        waiting = list(snapshot.calendar.told(plan.waiting))
+        told = told_by((one for one in waiting if rows[one.job].id not in known), snapshot)
+        told |= {key: said for key, said in told_left_out(snapshot).items() if key not in known}
         if barred := barred_quotas():  # the engine is not shown who waits there
             told |= told_undue(now=self.now, among=Q(quota__in=barred, outlook__isnull=True))
         if told:
             outlooks_write(told=told, now=self.now, forecast=False)
-            memory.told.update(told)
-        memory.told.difference_update(snapshot.jobs[decision.job].id for decision in applied.done if decision.job)
+        # What was foreseen was of the job as it was.
+        changed = [one for one in waiting if known.get(rows[one.job].id) not in (None, rows[one.job].revision)]
+        if changed:
+            outlooks_write(told=told_by(changed, snapshot), now=self.now, forecast=False, forget=True)
+        known |= dict.fromkeys(told) | {rows[one.job].id: rows[one.job].revision for one in waiting}
+        for decision in applied.done:
+            if decision.job:
+                known.pop(rows[decision.job].id, None)
 
     # When the engine must not be believed
 

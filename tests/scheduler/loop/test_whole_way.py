@@ -12,14 +12,17 @@ from gpufleet.core.models import Change
 from quotas.models import LedgerEntry, Phase
 from scheduler.backends.base import Facts
 from scheduler.backends.simulated import MemoryStore, SimulatedBackend
+from scheduler.jobs.reading import change_read
 from scheduler.models import ENDED, Attempt, CapacityEntry, Cluster, Job, JobState, Order, Outlook, Placement, Promise
 from scheduler.services.forecasts import forecasting
 from scheduler.services.forecasts.forecasting import ForecastMemory, forecast_run
+from scheduler.services.jobs.edits import job_edit
 from scheduler.services.jobs.jobs import job_hold, job_stop
 from scheduler.services.loop.tick import TickResult, tick_run
 from tests import builders
 from tests.builders import NOON
 from tests.invariants import fleet_faults
+from tests.personas import Personas
 from tests.scheduler.loop.worlds import Loop, gpus_of, leaf, state, submit
 
 pytestmark = pytest.mark.django_db
@@ -215,6 +218,29 @@ def test_a_forecast_tells_everyone_who_waits_when_and_why_at_most_every_ten_seco
     fleet.tick()
     assert forecast_run(holder="one", now=fleet.now, memory=memory) == 1
     assert Outlook.objects.get(job=large).forecast_at == fleet.now
+
+
+def test_a_waiting_job_that_is_changed_is_told_anew_in_the_next_tick(personas: Personas) -> None:
+    """Its page said for minutes that 160 GPUs exceed a limit, of a job that had been changed to 80."""
+    builders.node(gpus=8)
+    quota, fleet = leaf("team", 8), Fleet()
+    submit(quota, gpus=4, limit_seconds=3600, spec={"work_s": 3000})
+    fleet.tick()
+    waiting = submit(quota, gpus=2, workers=4, at=fleet.now)
+    fleet.after(seconds=1).tick()
+    memory = ForecastMemory.empty()
+    forecast_run(holder="one", now=fleet.now, memory=memory)
+    assert Outlook.objects.get(job=waiting).predicted_start is not None
+
+    change = change_read({"workers": {"worker": {"min": 3}}})
+    job_edit(access=personas.access("superuser"), job=waiting, change=change, now=fleet.now)
+    fleet.after(seconds=1).tick()
+
+    told = Outlook.objects.get(job=waiting)
+    assert {reason["needed"] for reason in told.reasons if reason["code"] == "capacity"} == {6}
+    assert (told.predicted_start, told.forecast_at) == (None, None), "what was foreseen was of 8 GPUs"
+    assert forecast_run(holder="one", now=fleet.now + timedelta(minutes=2), memory=memory) == 1
+    assert Outlook.objects.get(job=waiting).predicted_start is not None
 
 
 def test_a_forecast_that_takes_long_rests_three_times_as_long() -> None:
