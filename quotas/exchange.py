@@ -8,6 +8,7 @@ from typing import Any
 
 import yaml
 
+from gpufleet.core.amounts import ungrouped
 from gpufleet.core.csvfile import harmless
 from quotas.drafts import Edit, NodeState, Tree, edits_between, edits_read, values_with
 from quotas.models import NodeKind
@@ -232,7 +233,7 @@ def _shares(at: str, raw: Any, faults: Faults) -> dict[str, dict[str, Any]]:
 
 
 def _amount(key: str, value: Any, at: str, faults: Faults) -> int | None:
-    plain = str(value).replace(",", "").strip().lower() if value is not None else ""
+    plain = ungrouped(str(value).strip().lower()) if value is not None else ""
     if key == "guaranteed" and plain == "unlimited":
         return None
     if not plain or plain == "none":

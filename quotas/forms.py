@@ -8,6 +8,7 @@ from typing import Any
 from django import forms
 from django.core.exceptions import NON_FIELD_ERRORS, ValidationError
 
+from gpufleet.core.amounts import ungrouped
 from gpufleet.core.lengths import length_written, seconds_read
 from quotas.models import NodeKind, QuotaNode
 from quotas.permissions import Scope
@@ -33,7 +34,7 @@ class GpusField(forms.CharField):
         self.widget.attrs |= {"inputmode": "decimal", "size": 9, "autocomplete": "off"}
 
     def clean(self, value: Any) -> Any:
-        text = super().clean(value).replace(",", "").replace("\N{NO-BREAK SPACE}", "").lower()
+        text = ungrouped(super().clean(value).replace("\N{NO-BREAK SPACE}", "").lower())
         if not text:
             return self.empty
         if text in UNLIMITED:

@@ -10,6 +10,7 @@ from gpufleet.client.calls import Console
 from gpufleet.client.commands import Arguments, console_meant, ends_well, parser_of, print_json
 from gpufleet.client.description import seconds
 from gpufleet.client.words import coloured, exact, gpus, gpus_told, plain, plural, table
+from gpufleet.core.amounts import ungrouped
 
 Action = Callable[[Sequence[str]], int]
 
@@ -228,7 +229,7 @@ def _amount(value: int, unit: str) -> str:
 
 def _read_amount(parser: Arguments, text: str, unit: str) -> int:
     try:
-        return int(Decimal(text.replace(",", "")) * (1_000_000 if unit == "money" else 1000))
+        return int(Decimal(ungrouped(text)) * (1_000_000 if unit == "money" else 1000))
     except (InvalidOperation, ValueError, OverflowError):
         parser.error("the amount is a number of GPU-hours or of money, such as 10000 or 2500.50")
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from django import forms
 
+from gpufleet.core.amounts import ungrouped
 from quotas.chargeback.cards import amount_read, written
 from quotas.chargeback.pricing import HOUR, MILLION, Price
 from quotas.chargeback.variance import Basis
@@ -115,7 +116,6 @@ class CloseForm(forms.Form):
     reason = forms.CharField(max_length=280, required=False, help_text="Kept in the audit log with your name.")
 
 
-GROUPED = re.compile(r"\d{1,3}(,\d{3})+(\.\d+)?")
 MOST_BILLED = 1_000_000_000
 
 
@@ -131,7 +131,7 @@ class DecimalNumber(forms.CharField):
         text = super().clean(value)
         if not text:
             return None
-        text = text.replace(",", "") if GROUPED.fullmatch(text) else text
+        text = ungrouped(text)
         if not re.fullmatch(rf"\d{{1,12}}(\.\d{{1,{self.places}}})?", text) or Decimal(text) > MOST_BILLED:
             raise forms.ValidationError(f"Write a number such as 1234.56, with at most {self.places} decimals.")
         return int(Decimal(text) * self.scale)

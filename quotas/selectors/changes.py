@@ -107,7 +107,20 @@ def applied_lines(access: Access, change: QuotaChange) -> tuple[tuple[Line, ...]
     before = {key: state_of(said) if said else None for key, said in change.before.items()}
     after = {key: state_of(said) for key, said in change.after.items()}
     paths = dict(QuotaNode.objects.filter(public_id__in=after).values_list("public_id", "path"))
-    return _lines(access, before, after, paths, paths)
+    old_paths, new_paths = _paths_then(change, before) if any(_is_moved(before[key], new) for key, new in after.items()) else (paths, paths)
+    return _lines(access, before, after, old_paths, new_paths, seen_at=paths)
+
+
+def _paths_then(change: QuotaChange, before: Mapping[str, NodeState | None]) -> tuple[Mapping[str, str], Mapping[str, str]]:
+    """The paths before and after an applied change, as they were then."""
+    assert change.applied_at is not None
+    then = tree_at(change.applied_at)
+    was = [before.get(key, state) for key, state in then.states.items()]
+    return Tree(state for state in was if state is not None).paths, then.paths
+
+
+def _is_moved(old: NodeState | None, new: NodeState) -> bool:
+    return old is not None and (old.parent, old.name) != (new.parent, new.name)
 
 
 def _lines(
@@ -116,12 +129,16 @@ def _lines(
     after: Mapping[str, NodeState],
     old_paths: Mapping[str, str],
     new_paths: Mapping[str, str],
+    *,
+    seen_at: Mapping[str, str] | None = None,
 ) -> tuple[tuple[Line, ...], int]:
+    """`seen_at`: where the nodes are now, which decides on who sees them, if the other paths are of earlier."""
     found: list[Line] = []
     hidden = 0
     for key, new in after.items():
         old, path = before.get(key), new_paths.get(key, new.name)
-        if not access.can(Can.SEE, old_paths.get(key, path)) and not access.can(Can.SEE, path):
+        places = (old_paths.get(key, path), path) if seen_at is None else (seen_at.get(key, path),)
+        if not any(access.can(Can.SEE, place) for place in places):
             hidden += 1
             continue
         found += _node_lines(key, old, new, old_paths.get(key, path), path)
@@ -141,7 +158,7 @@ def _node_lines(key: str, old: NodeState | None, new: NodeState, old_path: str, 
         return
     if old.archived != new.archived:
         yield Line(path, key, "", None, None, "archived" if new.archived else "restored")
-    if (old.parent, old.name) != (new.parent, new.name):
+    if _is_moved(old, new):
         yield Line(path, key, "path", old_path, path, "moved")
     was, now = facts_of(old, old_path), facts_of(new, path)
     for name in {**was, **now}:

@@ -15,7 +15,9 @@
   let edits = [];
 
   const milli = (text) => {
-    const plain = text.replace(/[,\s]/g, "").toLowerCase();
+    const said = text.replace(/\s/g, "").toLowerCase();
+    // Commas stand between thousands: 0,5 is no 5.
+    const plain = /^\d{1,3}(,\d{3})+(\.\d+)?$/.test(said) ? said.replaceAll(",", "") : said;
     return /^\d+(\.\d{1,3})?$/.test(plain) ? Math.round(Number(plain) * 1000) : null;
   };
 

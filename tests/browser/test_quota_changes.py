@@ -55,6 +55,11 @@ def test_a_guarantee_is_changed_read_applied_seen_and_reverted(live_console: Liv
     page.keyboard.press("Control+z")
     expect(cell).to_have_text("0")
     expect(page.locator("[data-count]")).to_have_text("No edits")
+    page.keyboard.press("Enter")
+    page.keyboard.type("0,5")
+    page.keyboard.press("Enter")
+    expect(page.locator("input[aria-invalid=true]")).to_have_value("0,5")  # and is not read as 5
+    page.keyboard.press("Escape")
 
     # A node that is added, moved, archived, and all of it undone: by keyboard.
     research_row, menu = page.locator(f"tr#{research.public_id}"), page.get_by_role("button", name="Add, move or archive research")

@@ -14,10 +14,10 @@ from django.db.models import Sum
 from gpufleet.core.audit import SYSTEM
 from gpufleet.core.faults import Conflict
 from quotas.drafts import Edit, Tree, state_of, tree_edited, violations
-from quotas.models import ChangeState, QuotaNode, QuotaShare
+from quotas.models import ChangeState, QuotaChange, QuotaNode, QuotaShare
 from quotas.permissions import Access
 from quotas.rules import NodeValues, Share
-from quotas.selectors.changes import change_list
+from quotas.selectors.changes import applied_lines, change_list
 from quotas.services.changes import (
     Overtaken,
     Wanted,
@@ -186,6 +186,23 @@ def test_the_tree_is_known_as_it_was_at_any_time(personas: Personas, root: Acces
     assert tree_at(LATER)[moved["node"]].values.shares["H100"] == Share(6_000)
     assert tree_at(LATER).paths[moved["node"]] == "acme/research/nlp"
     assert tree_at(LATER + timedelta(hours=2)) == tree_now()[0]
+
+
+def test_an_applied_move_tells_both_paths_as_they_were_then(personas: Personas, root: Access):
+    QuotaNode.objects.update(created_at=NOON - timedelta(days=1))
+    nlp, research = (personas.nodes[path].public_id for path in ("acme/research/nlp", "acme/research"))
+    moved = _draft(
+        root,
+        {"op": "move", "node": nlp, "parent": personas.nodes["acme/product"].public_id, "name": "text"},
+        _guarantee(personas, "acme/product", 8_000),
+    )
+    _apply(root, moved)
+    _apply(root, _draft(root, {"op": "move", "node": research, "parent": personas.nodes["acme"].public_id, "name": "science"}), now=LATER)
+
+    lines, hidden = applied_lines(root, QuotaChange.objects.get(pk=moved.pk))
+
+    assert [(line.before, line.after) for line in lines if line.what == "moved"] == [("acme/research/nlp", "acme/product/text")]
+    assert not hidden
 
 
 def test_two_nodes_change_places(personas: Personas, root: Access):
