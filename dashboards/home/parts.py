@@ -26,7 +26,7 @@ from quotas.selectors.nodes import tree_list
 from quotas.selectors.rates import price_book
 from scheduler.hardware.lifecycle import next_verb
 from scheduler.models import HOLDING, Health, Job, JobState, WaitKind
-from scheduler.selectors.jobs import WAITING, jobs_listed
+from scheduler.selectors.jobs import WAITING, held_by, jobs_listed
 from scheduler.selectors.usage import gpu_types_known, held_by_quota
 from scheduler.services.forecasts.standing import standing_known
 
@@ -99,7 +99,7 @@ def team_home(access: Access, *, now: datetime) -> TeamHome:
         own_only=not manages,
         waiting=_load(waiting),
         waiting_for_quota=waiting.filter(wait__kind=WaitKind.QUOTA).count(),
-        running=_load(running),
+        running=_load(running, held_milli=held_by(running)),
         failed=failed.count(),
         waiting_jobs=_shown(access, waiting.order_by("state_since", "id"), WAITING_SHOWN),
         running_jobs=_with_courses(_shown(access, running.order_by("-gpus_milli", "state_since", "id"), RUNNING_SHOWN), now),
@@ -111,9 +111,10 @@ def team_home(access: Access, *, now: datetime) -> TeamHome:
     )
 
 
-def _load(jobs: QuerySet[Job]) -> Load:
+def _load(jobs: QuerySet[Job], *, held_milli: int | None = None) -> Load:
+    """`held_milli`: what they hold; None: what they need at least counts."""
     found = jobs.order_by().aggregate(jobs=Count("pk"), milli=Sum("gpus_milli"), since=Min("state_since"))
-    return Load(found["jobs"], found["milli"] or 0, found["since"])
+    return Load(found["jobs"], (found["milli"] or 0) if held_milli is None else held_milli, found["since"])
 
 
 def _shown(access: Access, jobs: QuerySet[Job], most: int) -> list[JobNow]:

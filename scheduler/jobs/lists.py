@@ -47,11 +47,11 @@ JOBS = Table(
         Column(
             "gpus",
             "GPUs",
-            lambda row: row.job.gpus_milli / 1000,
+            lambda row: row.gpus_milli / 1000,
             sort="gpus_milli",
             numeric=True,
             most_first=True,
-            cell="""{% if row.job.gpus_milli == 1000 %}<span class="one">1</span>{% else %}{{ row.job.gpus_milli|gpus }}{% endif %}""",
+            cell="""{% if row.gpus_milli == 1000 %}<span class="one">1</span>{% else %}{{ row.gpus_milli|gpus }}{% endif %}""",
         ),
         Column(
             "class",

@@ -73,11 +73,15 @@ class EvictionsTold:
 
 
 def evictions_told(found: Evictions, discretion: Discretion) -> EvictionsTold:
-    times = ", ".join(f"{WORDS[kind].lower()} {plural(count, 'time')}" for kind, count in found.counts.items())
+    times = ", ".join(f"{WORDS[kind].lower()} {_often(count)}" for kind, count in found.counts.items())
     known, all_known = any(row.loss is not None for row in found.rows), all(row.recorded for row in found.rows)
     lost = f"{hours(found.lost)} lost" if found.lost.milliseconds else "no work lost"
     lost = lost if all_known else f"{lost}, as far as is known" if known else "what was lost is not known"
     return EvictionsTold(tuple(_line(row, discretion) for row in found.rows), f"{times[:1].upper()}{times[1:]}; {lost}" if times else "", times)
+
+
+def _often(count: int) -> str:
+    return {1: "once", 2: "twice"}.get(count) or plural(count, "time")
 
 
 def evictions_said(found: Evictions) -> Sequence[str]:

@@ -60,6 +60,12 @@ class JobLine:
     nodes: tuple[tuple[str, str], ...]
     more_nodes: int
     attempt: Attempt | None = None
+    held_milli: int = 0
+
+    @property
+    def gpus_milli(self) -> int:
+        """What an elastic job holds, which may be more than the least that it needs."""
+        return max(self.held_milli, self.job.gpus_milli)
 
     @property
     def state(self) -> str:
@@ -76,10 +82,11 @@ def job_lines(rows: Sequence[JobRow], now: datetime, *, every_node: bool = False
     found = []
     for row in rows:
         shown = len(row.nodes) if every_node else NODES_SHOWN
-        found.append(JobLine(row.job, line_of(row, now), row.nodes[:shown], max(0, len(row.nodes) - shown), row.attempt))
+        found.append(JobLine(row.job, line_of(row, now), row.nodes[:shown], max(0, len(row.nodes) - shown), row.attempt, row.held_milli))
     return found
 
 
+WORDS = ("non-preemptible",)  # with a hyphen, and no names
 _INSTANT = re.compile(r"\b(\d{4}-\d\d-\d\d)T(\d\d:\d\d)(?::\d\d(?:\.\d+)?)?Z")
 
 
@@ -90,7 +97,7 @@ def sentence(text: str) -> str:
         return ""
     # Names are written as they are, also where they begin a sentence.
     first = text.split(maxsplit=1)[0]
-    begins = first if "/" in first or "-" in first else first[0].upper() + first[1:]
+    begins = first if "/" in first or ("-" in first and first not in WORDS) else first[0].upper() + first[1:]
     return begins + text[len(first) :] + ("" if text[-1] in ".!?…" else ".")
 
 
@@ -119,7 +126,7 @@ def _waiting(row: JobRow, now: datetime) -> Line:
     if job.held_at:
         return Line("Held back by a person.", job.held_at, "since")
     if promise:
-        return Line(promised(promise, job.public_id, row.discretion), promise.until, "or given up", short="GPUs promised, not free yet.")
+        return Line(promised(promise, job.public_id, row.discretion), promise.until, "expires", short="GPUs promised, not free yet.")
     if row.unmet:
         return Line(f"Waits for {plural(row.unmet, 'job')} to end.")
     if job.not_before and job.not_before > now:

@@ -3,6 +3,7 @@
 The one door to a job: outside the reader's subtrees there is none.
 """
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -10,7 +11,7 @@ from typing import Any
 
 from django.core.exceptions import ValidationError
 from django.db import DEFAULT_DB_ALIAS, connection
-from django.db.models import Count, Exists, F, OuterRef, Prefetch, Q, QuerySet, Subquery
+from django.db.models import Count, Exists, F, OuterRef, Prefetch, Q, QuerySet, Subquery, Sum
 from django.http import Http404
 
 from gpufleet.core.keyset import BadToken, Key, Slice, keyset_page
@@ -61,6 +62,7 @@ class JobRow:
     unmet: int  # dependencies that have not ended
     discretion: Discretion
     gpus: tuple[int, ...] = ()  # keys of the whole GPUs that it holds, where they were asked for
+    held_milli: int = 0  # of all that it holds, where they were asked for
 
 
 def phase_condition(phases: Sequence[str]) -> Q:
@@ -139,10 +141,12 @@ def job_rows(access: Access, jobs: Sequence[Job], *, with_gpus: bool = False) ->
     last = {attempt.job_id: attempt for attempt in LAST_ATTEMPTS([job.pk for job in jobs])}
     nodes: dict[int, dict[str, str]] = {}
     gpus: dict[int, list[int]] = {}
+    held: dict[int, int] = defaultdict(int)
     holding = [job.pk for job in jobs if job.state in HOLDING]
     if with_gpus:
         for key, public_id, name, gpu, milli in SEATS(holding):
             nodes.setdefault(key, {})[public_id] = name
+            held[key] += milli
             if gpu is not None and milli >= WHOLE_MILLI:
                 gpus.setdefault(key, []).append(gpu)
     else:
@@ -159,7 +163,13 @@ def job_rows(access: Access, jobs: Sequence[Job], *, with_gpus: bool = False) ->
         said += [attempt.cause, attempt.stop_cause] if attempt else []
         rows.append((job, outlook, promise, attempt, tuple(nodes.get(job.pk, {}).items()), unmet))
     discretion = Discretion(access, said)
-    return [JobRow(*row, discretion, tuple(gpus.get(row[0].pk, ()))) for row in rows]
+    return [JobRow(*row, discretion, tuple(gpus.get(row[0].pk, ())), held[row[0].pk]) for row in rows]
+
+
+def held_by(jobs: QuerySet[Job]) -> int:
+    """The GPUs that jobs hold together, in thousandths."""
+    held = Placement.objects.filter(until__isnull=True, job__in=jobs.order_by().values("pk")).aggregate(milli=Sum("gpu_milli"))
+    return held["milli"] or 0
 
 
 def job_for(access: Access, public_id: str) -> Job:

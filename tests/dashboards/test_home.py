@@ -85,6 +85,22 @@ def test_a_team_reads_its_own_jobs_and_what_each_waits_for(personas):
     assert "over-quota" not in own
 
 
+def test_an_elastic_job_is_listed_with_the_gpus_that_it_holds(personas):
+    """The page of a service said 2 GPUs, and every list 1: the fewest that it needs."""
+    job = builders.job("served", on=personas.nodes["acme/research/nlp"], state=JobState.RUNNING, gpus_milli=1000)
+    node = builders.node("n1", gpus=2)
+    for gpu in node.gpus.all():
+        builders.placement(job, gpu)
+    client = personas.client("team_lead")
+
+    assert "2 GPUs" in re.sub(r"\s|&nbsp;", " ", client.get("/").content.decode())
+    for address in ("/", "/jobs/?state=running"):
+        (row,) = re.findall(r"<tr[^>]*>(?:(?!</tr>).)*served(?:(?!</tr>).)*</tr>", client.get(address).content.decode(), re.DOTALL)
+        assert re.search(r'class="num[^"]*"[^>]*>\s*2\s*</td>', row), row
+    written = client.get("/jobs/?state=running&format=csv").getvalue().decode().splitlines()
+    assert dict(zip(written[0].split(","), written[1].split(","), strict=True))["GPUs"] in ("2", "2.0")
+
+
 def test_failed_jobs_beyond_the_newest_are_one_link_away(personas):
     of_team, user = personas.nodes["acme/research/nlp"], personas.users["submitter"]
     for number in range(5):

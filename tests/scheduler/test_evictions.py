@@ -155,7 +155,7 @@ def test_who_saved_in_time_lost_nothing_and_went_on_from_there(page, api, ours):
     assert (row["then"], row["resumed_step"], row["waited_s"]) == ("again", 1200, 720)
     assert row["text"] == "Evicted. Lost: nothing: it saved step 1,200 in time. It went on from step 1,200 after 12 min."
     html = page("viewer", mine)
-    for part in ("Evicted 1 time; no work lost", "Nothing: it saved step 1,200 in time", "It had 5 min to leave and took 1 min.", "after 12 min."):
+    for part in ("Evicted once; no work lost", "Nothing: it saved step 1,200 in time", "It had 5 min to leave and took 1 min.", "after 12 min."):
         assert part in html, part
 
 
@@ -171,7 +171,7 @@ def test_what_is_not_whole_does_not_count(page, api, ours):
     html = page("viewer", mine)
     for part in (
         "2.8 GPU-hours, 21 min of work since step 1,100; step 1,200 was not whole",
-        "Evicted 1 time; 2.8 GPU-hours lost",
+        "Evicted once; 2.8 GPU-hours lost",
         "waits still",
     ):
         assert part in html, part
@@ -208,7 +208,7 @@ def test_who_saved_nothing_lost_all_of_the_attempt_and_only_that(page, api, ours
     assert told["counts"] == {"evicted": 2}
     assert told["lost_gpu_hours"] == pytest.approx(8 * 65 / 60, abs=1e-6)
     html = page("viewer", mine)
-    assert "Evicted 2 times; 8.7 GPU-hours lost" in html
+    assert "Evicted twice; 8.7 GPU-hours lost" in html
     assert "8.1 GPU-hours, 1 h 1 min of work: this attempt had saved nothing" in html
     assert "Then it was stopped by force." in html
 
@@ -244,7 +244,7 @@ def test_what_was_kept_without_the_moment_of_asking_is_told_by_its_event(page, a
     html = page("viewer", mine)
     assert "what was lost is not known" in html and "Not known: what it saved was not written down" in html
     put_out(mine, begun=GONE + minutes(90))
-    assert "Evicted 2 times, moved 1 time; 8.1 GPU-hours lost, as far as is known" in page("viewer", mine)
+    assert "Evicted twice, moved once; 8.1 GPU-hours lost, as far as is known" in page("viewer", mine)
     assert [row["cause"] for row in rows] == ["", "a100-n1 is being drained."]
     assert rows[1]["at"] == ASKED.isoformat().replace("+00:00", "Z")
 
@@ -283,7 +283,7 @@ def test_a_move_is_told_as_such_and_may_lose_work_as_well(page, api, ours):
 
     assert [(row["kind"], row["code"], row["lost_s"]) for row in told["items"]] == [("grown", "grow", 0), ("moved", "consolidate", 30 * 60)]
     html = page("viewer", mine)
-    assert "Moved 1 time, moved to grow 1 time; 4 GPU-hours lost" in html
+    assert "Moved once, moved to grow once; 4 GPU-hours lost" in html
     assert "Nothing: its workers were not up yet" in html
 
 
@@ -413,7 +413,7 @@ def test_the_loop_keeps_for_whom_and_by_which_rule():
     assert row.loss == Loss((30 * 60 + 20) * MS, 8000 * (30 * 60 + 20) * MS)
     assert (row.saved_step, row.then, row.resumed_step, row.waited_seconds) == (9, "again", 9, 3615)
     told = evictions_told(job_evictions(access, fresh, job_attempts(fresh)), Discretion(access, []))
-    assert told.head == "Evicted 1 time; 4 GPU-hours lost"
+    assert told.head == "Evicted once; 4 GPU-hours lost"
 
 
 @pytest.mark.django_db

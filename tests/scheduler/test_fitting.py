@@ -1,5 +1,6 @@
 """What one is told before submitting: when, where, under which quota, at what cost, and what would start it sooner."""
 
+import re
 from dataclasses import replace
 from datetime import timedelta
 from threading import Thread
@@ -7,6 +8,7 @@ from typing import Any
 
 import pytest
 from django.core.exceptions import ValidationError
+from django.template.loader import render_to_string
 
 from gpufleet.core.audit import SYSTEM
 from gpufleet.core.times import now
@@ -222,7 +224,14 @@ def test_the_cost_is_for_those_who_see_costs(two_nodes):
     lead = fit(two_nodes.access("team_lead"), **wish)
     assert (lead.cost_micros, lead.limit_cost_micros, lead.count) == (8_000_000, 16_000_000, 5)
     assert fit(two_nodes.access("submitter"), **wish).cost_micros is None
-    assert fit(two_nodes.access("team_lead")).cost_micros is None, "without a length there is no sum"
+
+    def shown(found: Fit) -> str:
+        return render_to_string("scheduler/_fit.html", {"view": {"fit": found, "tone": "good", "icon": "clock"}})
+
+    endless, unpriced = fit(two_nodes.access("team_lead")), fit(two_nodes.access("submitter"))
+    assert (endless.cost_micros, endless.hourly_micros) == (None, 16_000_000), "without a length there is no sum"
+    assert "<strong>$16.00</strong> an hour on 8 GPUs." in re.sub(r"\s", " ", shown(endless))
+    assert "You cannot view prices." in shown(unpriced)
 
 
 def test_faults_and_rights_are_those_of_a_submission(two_nodes):

@@ -116,7 +116,7 @@ def test_the_page_of_a_running_job_shows_all_of_it(personas, busy):
     assert "&lt;script&gt;alert(1)" in html
     assert "Why it waits" not in html
     assert html.count("from GPUs to all workers up") == 1
-    assert "evicted 1 time, 0 failures" in html and "<p>Evicted 1 time; " in html, "above and below it is one count"
+    assert "evicted once, 0 failures" in html and "<p>Evicted once; " in html, "above and below it is one count"
 
 
 def test_the_list_says_where_a_job_runs(personas, busy):

@@ -116,6 +116,7 @@ class Fit:
     run_seconds: int | None
     cost_micros: int | None  # of one job, for those who may see costs
     limit_cost_micros: int | None
+    hourly_micros: int | None
     changes: tuple[Change, ...]
     waits_for: tuple[str, ...]  # what holds it whatever the fleet has
     budgets: tuple[str, ...]  # those that it would bring near their end, or beyond it
@@ -518,6 +519,7 @@ def fit_checked(*, access: Access, checked: Checked, raw: Mapping[str, Any], now
         run_seconds=run,
         cost_micros=_cost(found.milli, run, costs),
         limit_cost_micros=_cost(found.milli, said.limit_s, costs),
+        hourly_micros=_cost(found.milli, 3600, costs),
         changes=better,
         waits_for=held,
         budgets=budgets.notes,

@@ -145,7 +145,7 @@ def test_a_promise_is_not_told_as_a_start(run, ours):
     waiting = job("big", on=ours)
     Promise.objects.create(job=waiting, after=[waiting.public_id], until=now() + timedelta(minutes=3))
 
-    assert run("ls")[1].rstrip().endswith(("· or given up in 3 min", "· or given up in 2 min"))
+    assert run("ls")[1].rstrip().endswith(("· expires in 3 min", "· expires in 2 min"))
 
 
 def test_why_tells_every_reason(run, ours):
