@@ -17,7 +17,7 @@ from dashboards.telemetry.spans import QUARTER, Course, job_courses
 from gpufleet.core.templatetags.shell import plural
 from quotas.chargeback.months import month_at
 from quotas.chargeback.periods import Period
-from quotas.chargeback.report import lines_seen
+from quotas.chargeback.report import Row, lines_seen
 from quotas.models import QuotaNode
 from quotas.permissions import Access, Can
 from quotas.presenters import Cell, cells_of, summed, types_of
@@ -238,6 +238,15 @@ def month_answer(*, spent: str, change_percent: int | None, over: int) -> str:
     if change_percent is None:
         return f"{spent} this month."
     return f"{spent} this month, {change_percent:+d}% at this pace."
+
+
+def budgeted_now(rows: Sequence[Row], budgets: Sequence[Standing]) -> list[Row]:
+    """Rows of a report with their budgets as they are now, as elsewhere on the page; the report has them as the turn counted them last."""
+    most: dict[str, int] = {}
+    for one in budgets:
+        if not one.period.is_over and not one.budget.gpu_type:
+            most[one.budget.quota.path] = max(one.percent, most.get(one.budget.quota.path, 0))
+    return [row if row.budget_percent is None else replace(row, budget_percent=most.get(row.key, row.budget_percent)) for row in rows]
 
 
 def idle_by_cause(uncharged: Iterable[Any], *, allocated: int) -> list[tuple[str, int]]:

@@ -12,9 +12,9 @@ from django.urls import reverse
 from django.views.decorators.http import require_POST, require_safe
 
 from dashboards.home.order import USUAL, columns_of, home_arrange, moved, placed
-from dashboards.home.parts import call_home, idle_by_cause, month_answer, team_home
+from dashboards.home.parts import budgeted_now, call_home, idle_by_cause, month_answer, team_home
 from dashboards.home.waits import long_waits
-from dashboards.home.week import idle_of_month
+from dashboards.home.week import IdleOfMonth, idle_of_month
 from dashboards.selectors import rates_visible
 from dashboards.views import overview
 from gpufleet.core.live.feed import feed_revision
@@ -112,13 +112,15 @@ def month(request: HttpRequest) -> HttpResponse:
     ranges = day_ranges(found.period, moment)
     chosen = day_range(request.GET.get("range", ""), ranges)
     spent = money(found.total.effective_nanos // NANOS_PER_MICRO, 0)
+    idle = _allocated_idle(access, moment)
     context: dict[str, Any] = {
         "report": found,
         "chart": report_chart(found) if chosen == ranges[-1] else days_chart(access, found.period, chosen, moment),
         "range": chosen,
         "ranges": ranges,
-        "departments": found.rows[:DEPARTMENTS_SHOWN],
-        "causes": idle_by_cause(found.idle, allocated=_allocated_idle(access, moment)),
+        "departments": budgeted_now(found.rows[:DEPARTMENTS_SHOWN], rows),
+        "causes": idle_by_cause(found.idle, allocated=idle.micros * NANOS_PER_MICRO),
+        "few": {"idle": idle.few},
         "budgets": [(one, bullet(one)) for one in rows[:BUDGETS_SHOWN]],
         "may_budget": access.can_somewhere(Can.EDIT_QUOTA),
         "answer": month_answer(spent=spent, change_percent=found.change_percent, over=sum(one.state == "stopped" for one in rows)),
@@ -127,10 +129,10 @@ def month(request: HttpRequest) -> HttpResponse:
     return render(request, "dashboards/home/month.html", context)
 
 
-def _allocated_idle(access: Access, moment: datetime) -> int:
+def _allocated_idle(access: Access, moment: datetime) -> IdleOfMonth:
     if not access.can_everywhere(Can.SEE_COSTS):
-        return 0
-    return idle_of_month(rates=rates_visible(access, now=moment) or {}, now=moment) * NANOS_PER_MICRO
+        return IdleOfMonth(0)
+    return idle_of_month(rates=rates_visible(access, now=moment) or {}, now=moment)
 
 
 def _shared(request: HttpRequest, page: str, version: int) -> dict[str, Any]:

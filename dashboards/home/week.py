@@ -89,10 +89,19 @@ def _share(computing: Floats, read: Floats) -> float | None:
     return 100 * float(np.nansum(computing)) / whole if whole else None
 
 
-def idle_of_month(*, rates: Mapping[str, int], now: datetime) -> int:
-    """What GPUs cost in this month that were allocated and did not compute, in millionths and at today's rates."""
+@dataclass(frozen=True, slots=True)
+class IdleOfMonth:
+    """What GPUs cost in this month that were allocated and did not compute, in millionths and at today's rates. `few` says of how many hours
+    there are figures, where many are missing."""
+
+    micros: int
+    few: str = ""
+
+
+def idle_of_month(*, rates: Mapping[str, int], now: datetime) -> IdleOfMonth:
     hours = gap_hours(Period.of(month_at(now)).start, span_begin(now, HOUR))
-    return round(_sum(_idle_micros(hours, rates)) or 0)
+    micros = _idle_micros(hours, rates)
+    return IdleOfMonth(round(_sum(micros) or 0), _few(micros) if len(micros) else "")
 
 
 def _idle_micros(hours: Hours, rates: Mapping[str, int]) -> Floats:

@@ -17,7 +17,7 @@ from quotas.chargeback.statements import pdf_pieces
 from quotas.models import ChargeMonth, QuotaNode
 from quotas.permissions import Access, Can, Grant
 
-SUMMARY = "summary"
+SUMMARY, DAY = "summary", "day"
 TITLES = {
     SUMMARY: "This table, CSV",
     "csv": "All lines, CSV",
@@ -52,9 +52,18 @@ def months_for(access: Access, period: Period, kind: str, by: str) -> list[Charg
     return months
 
 
-def file_name(period: Period, kind: str, team: str = "") -> str:
-    of = "-" + "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in team) if team else ""
-    return f"gpufleet-{period}{of}-{kind.replace('.', '-')}.{FORMATS.get(kind, FORMATS['csv'])[1]}"
+WHAT = {"csv": "lines", "xlsx": "costs", "pdf": "statement"}  # of kinds that only say again how they end
+
+
+def file_name(period: Period, kind: str, team: str = "", by: str = "") -> str:
+    """A name that says what is in the file, so that two of a month do not have the same one."""
+    what = f"by-{by}" if kind == SUMMARY and by else WHAT.get(kind, kind)
+    parts = ["gpufleet", str(period), *filter(None, (_in_a_name(team), _in_a_name(what)))]
+    return f"{'-'.join(parts)}.{FORMATS.get(kind, FORMATS['csv'])[1]}"
+
+
+def _in_a_name(text: str) -> str:
+    return "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in text)
 
 
 def _narrowed(access: Access, team: str) -> Access:
@@ -71,7 +80,7 @@ def file_of(
     if team:
         access = _narrowed(access, team)
     content_type, _ = FORMATS.get(kind, FORMATS["csv"])
-    return File(file_name(period, kind, team), content_type, _pieces(access, period, months, kind, by, users, now, told))
+    return File(file_name(period, kind, team, by), content_type, _pieces(access, period, months, kind, by, users, now, told))
 
 
 def _pieces(
@@ -101,8 +110,8 @@ def company_of() -> tuple[str, str]:
 
 
 def _heads(found: Report) -> tuple[str, ...]:
-    before = "Last month" if found.period.month else "Period before"
-    return ("GPU-hours", "Borrowed GPU-hours", "List cost", "Contracted cost", "Cost", before, "Efficiency", "Currency")
+    before = () if found.by == DAY else ("Last month" if found.period.month else "Period before",)
+    return ("GPU-hours", "Borrowed GPU-hours", "List cost", "Contracted cost", "Cost", *before, "Efficiency", "Currency")
 
 
 def summary_csv(found: Report, currency: str) -> bytes:
@@ -111,8 +120,8 @@ def summary_csv(found: Report, currency: str) -> bytes:
     label = BY[found.by][0] if found.by in BY else found.by
     writer.writerow([harmless(label), *_heads(found)])
     for row in found.rows:
-        writer.writerow([harmless(row.key), *_said(row), currency])
-    writer.writerow(["Total", *_said(found.total), currency])
+        writer.writerow([harmless(row.key), *_said(row, found.by), currency])
+    writer.writerow(["Total", *_said(found.total, found.by), currency])
     return text.getvalue().encode()
 
 
@@ -120,6 +129,8 @@ def _efficiency(row: Row) -> str:
     return "unknown" if row.efficiency_percent is None else f"{row.efficiency_percent}%"
 
 
-def _said(row: Row) -> list[str]:
+def _said(row: Row, by: str) -> list[str]:
     hours = [gpu_hours(getattr(row, name)) for name in ("milli_millis", "borrowed")]
-    return hours + [nanos(getattr(row, name)) for name in ("list_nanos", "contracted_nanos", "effective_nanos", "before_nanos")] + [_efficiency(row)]
+    # A day was in no period before.
+    amounts = ("list_nanos", "contracted_nanos", "effective_nanos", *(() if by == DAY else ("before_nanos",)))
+    return hours + [nanos(getattr(row, name)) for name in amounts] + [_efficiency(row)]

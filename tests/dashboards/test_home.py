@@ -3,6 +3,8 @@
 import re
 from datetime import timedelta
 from html import unescape
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -11,12 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dashboards.home.order import USUAL, columns_of, moved
-from dashboards.home.parts import call_answer, month_answer, team_answer, team_home
+from dashboards.home.parts import budgeted_now, call_answer, month_answer, team_answer, team_home
 from dashboards.home.views import own_page, tabs_of
 from dashboards.presenters import fleet_answer
 from dashboards.telemetry.spans import QUARTER, JobSums, jobs_write, span_begin
 from gpufleet.core.models import AuditEntry, User
 from gpufleet.core.times import now
+from quotas.chargeback.report import Row
 from scheduler.models import Health, JobState, Wait, WaitKind
 from tests import builders
 
@@ -209,3 +212,13 @@ def test_a_part_that_a_kept_order_does_not_know_stands_in_its_usual_column(perso
     user.home_order = {"overview": [["queue", "gone"], ["types"]]}
 
     assert columns_of(user, "overview") == (("queue", "chart", "waits", "holders"), ("types", "sick", "idle"))
+
+
+def test_a_department_has_one_share_of_its_budget_on_the_page() -> None:
+    """The report has budgets as the turn counted them last, and the panel below as they are now: 36% and 37% of one budget."""
+    budget, period = SimpleNamespace(gpu_type="", quota=SimpleNamespace(path="acme/products")), SimpleNamespace(is_over=False)
+    rows = [Row("acme/products", budget_percent=36), Row("acme/research")]
+
+    found = budgeted_now(rows, [cast("Any", SimpleNamespace(budget=budget, period=period, percent=37))])
+
+    assert [row.budget_percent for row in found] == [37, None]

@@ -8,7 +8,7 @@ from django.urls import reverse
 from dashboards.fragmentation.models import FragmentationRollup
 from dashboards.gap.causes import Cause, Part
 from dashboards.gap.store import Gap, gaps_write
-from dashboards.home.week import SAMPLED, idle_of_month, waits_sampled, week_tiles
+from dashboards.home.week import SAMPLED, IdleOfMonth, idle_of_month, waits_sampled, week_tiles
 from dashboards.idle.episodes import idle_round
 from dashboards.idle.models import IdleEpisode, IdlePolicy
 from dashboards.telemetry.spans import HOUR, QUARTER
@@ -53,7 +53,7 @@ def test_the_tiles_compare_a_week_with_the_week_before(django_assert_max_num_que
 
     assert (told["Utilization"].value, told["Utilization"].note) == ("50%", "+25 points on the week before")
     assert (told["Idle cost this month"].value, told["Idle cost this month"].note) == ("$1,272", "$672 in 7 days, +100%")
-    assert idle_of_month(rates={H100: 2_000_000}, now=NOON + timedelta(minutes=20)) == 1_272_000_000
+    assert idle_of_month(rates={H100: 2_000_000}, now=NOON + timedelta(minutes=20)) == IdleOfMonth(1_272_000_000)
     (row,) = told["Largest job that fits now"].rows
     assert (row.gpus, row.change) == (24, "-8 on the mean of 7 days")
     assert (told["Waiting p95"].value, told["Waiting p95"].note) == (duration(100), f"+{duration(90)} on the week before")
@@ -65,7 +65,9 @@ def test_a_week_or_month_of_few_figures_says_how_many() -> None:
     for ago in range(1, 4):
         hour(ago, computing=6, idle=2)
     told = tiles(rates={H100: 2_000_000})
-    assert [told[name].note for name in ("Utilization", "Idle cost this month")] == [f"from {duration(3 * HOUR)} of figures"] * 2
+    few = f"from {duration(3 * HOUR)} of figures"
+    assert [told[name].note for name in ("Utilization", "Idle cost this month")] == [few] * 2
+    assert idle_of_month(rates={H100: 2_000_000}, now=NOON) == IdleOfMonth(12_000_000, few), "what finance reads of the month says so, too"
 
     for ago in range(4, 168):
         hour(ago, computing=6, idle=2)

@@ -20,7 +20,7 @@ from django.http import Http404
 
 from gpufleet.core.models import AuditEntry
 from quotas.chargeback.exports import COLUMNS, focus_columns
-from quotas.chargeback.files import file_of
+from quotas.chargeback.files import file_name, file_of
 from quotas.chargeback.months import month_close, month_refresh
 from quotas.chargeback.periods import Period
 from quotas.chargeback.pricing import cents
@@ -90,10 +90,11 @@ def test_all_files_say_the_same(month) -> None:
 
     assert report(access, Period.of(OCTOBER), now=LATER).total.effective_nanos == exact
     assert sum(Decimal(row["cost"]) for row in rows(month, "csv")) == whole
-    for by in ("team", "cost_centre", "owner"):
+    for by in ("team", "cost_centre", "owner", "day"):
         summary = rows(month, "summary", by=by)
         assert summary[-1]["Cost"] == f"{whole.normalize():f}"
         assert sum(Decimal(row["Cost"]) for row in summary[:-1]) == whole
+        assert ("Last month" in summary[0]) == (by != "day"), "a day was in no month before"
     for version in VERSIONS:
         assert sum(Decimal(row["EffectiveCost"]) for row in rows(month, version) if row["ChargeCategory"] == "Usage") == whole
     book = content(month, "xlsx")
@@ -330,3 +331,19 @@ def test_a_lead_gets_the_own_subtree_and_each_file_is_audited(month) -> None:
     assert AuditEntry.objects.filter(action="export", object_kind="charge_month").count() == 1
     assert json.loads(month.client("viewer").get("/api/v1/costs/2026-10/file").content)["status"] == 403
     assert next(csv.reader(io.StringIO(text))) == list(COLUMNS)
+
+
+def test_each_file_of_a_month_has_its_own_name() -> None:
+    """Two summaries of a month were both gpufleet-2026-11-summary.csv, and its lines gpufleet-2026-11-csv.csv."""
+    month = Period.of(NOVEMBER)
+    kinds = [("summary", "department"), ("summary", "label:work load"), ("csv", ""), ("xlsx", ""), ("pdf", ""), ("focus-1.4", "")]
+
+    assert [file_name(month, kind, by=by) for kind, by in kinds] == [
+        "gpufleet-2026-11-by-department.csv",
+        "gpufleet-2026-11-by-label-work-load.csv",
+        "gpufleet-2026-11-lines.csv",
+        "gpufleet-2026-11-costs.xlsx",
+        "gpufleet-2026-11-statement.pdf",
+        "gpufleet-2026-11-focus-1-4.csv",
+    ]
+    assert file_name(month, "pdf", team="acme/research") == "gpufleet-2026-11-acme-research-statement.pdf"

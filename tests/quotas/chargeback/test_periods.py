@@ -250,7 +250,7 @@ def test_a_period_is_chosen_on_the_page_and_over_http(world) -> None:
     assert [row["key"] for row in lead.get("/api/v1/costs?from=2026-09-14&to=2026-11-04").json()["rows"]] == ["acme/research/nlp"]
     assert lead.get("/api/v1/costs?from=2026-09-14").status_code == 422
     file = finance.get("/api/v1/costs/file?from=2026-09-14&to=2026-11-04&format=summary")
-    assert 'filename="gpufleet-2026-09-14-to-2026-11-04-summary.csv"' in file["Content-Disposition"]
+    assert 'filename="gpufleet-2026-09-14-to-2026-11-04-by-team.csv"' in file["Content-Disposition"]
     assert AuditEntry.objects.filter(action="export", object_id="2026-09-14-to-2026-11-04").exists()
     asked = {"from": "2026-09-14", "to": "2026-11-04", "format": "xlsx"}
     export = finance.post("/api/v1/cost-exports", asked, content_type="application/json").json()

@@ -56,7 +56,7 @@ def test_the_costs_of_the_subtree_are_sent_once_when_they_are_due(world) -> None
     assert "1,600.00 USD for 800.0 GPU-hours" in sent.body and "(estimate, the month is open)" in sent.body
     assert "https://console.example.org/cost/?month=2026-10" in sent.body
     ((name, content, kind),) = sent.attachments
-    assert (name, kind) == ("gpufleet-2026-10-summary.csv", "text/csv")
+    assert (name, kind) == ("gpufleet-2026-10-by-team.csv", "text/csv")
     assert "acme/research/nlp,800," in content and "product" not in sent.body + content
     assert states() == [("sent", 1)]
 
