@@ -1,6 +1,6 @@
 """What another health of nodes does to the jobs on them, told before it is done."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -43,16 +43,28 @@ def drain_preview(
     hourly: int | None = None,
     repeated: Repeated = NOTHING,
     plans: Sequence[PlannedHealth] = (),
+    placeless: Collection[str] | None = None,
     now: datetime,
 ) -> Preview:
     """The preview of draining nodes in a way. `hourly`: what their GPUs cost in an hour, in micro-units, where the reader may know it.
-    `repeated`: the work since their last checkpoints that jobs which leave do again. `plans`: what is planned for them."""
+    `repeated`: the work since their last checkpoints that jobs which leave do again. `plans`: what is planned for them.
+    `placeless`: those that leave at once and find no place elsewhere; None: nobody knows."""
     found = [(guest, outcome_of(guest.run, way.jobs, way.leave_at, now)) for guest in guests]
     found.sort(key=lambda one: one[1].at is None)  # those that leave come first
-    effects = [(_effect(guest, outcome, now), _end(guest)) for guest, outcome in found]
-    sentences = [*_drain_sentences(nodes, way, [outcome for _, outcome in found], gpus), *_costs_said(gpus, hourly), *_work_said(repeated)]
+    effects = [(_effect(guest, outcome, now, waits=guest.job.public_id in (placeless or ())), _end(guest)) for guest, outcome in found]
+    moved = sum(outcome.fate == Fate.MOVED for _, outcome in found)
+    sentences = _drain_sentences(nodes, way, [outcome for _, outcome in found], gpus)
+    sentences += [*_places_said(moved, placeless), *_costs_said(gpus, hourly), *_work_said(repeated)]
     sentences += _plans_said(plans, Health.DRAINING, way.begins)
     return guests_preview(sentences, ("What happens", "Expected end"), [guest for guest, _ in found], effects)
+
+
+def moved_at_once(way: Way, guests: Sequence[Guest], now: datetime) -> list[str]:
+    """The jobs that a drain moves at once, by their public ids."""
+    if way.leave_at is not None and way.leave_at > now:
+        return []
+    found = [guest for guest in guests if not guest.leaving]
+    return [guest.job.public_id for guest in found if outcome_of(guest.run, way.jobs, way.leave_at, now).fate == Fate.MOVED]
 
 
 def seconds_lost(way: Way, guests: Sequence[Guest], now: datetime) -> dict[int, int]:
@@ -130,6 +142,16 @@ def split_preview(gpu: Gpu, plan: SplitPlan, guests: Sequence[Guest], opening: S
     return guests_preview(sentences, ("What happens", "Expected end"), guests, [(Effect("Ends first"), _end(guest)) for guest in guests])
 
 
+def _places_said(moved: int, placeless: Collection[str] | None) -> list[str]:
+    if placeless is None or not moved:
+        return []
+    if not placeless:
+        return ["It finds a place elsewhere at once." if moved == 1 else "All of them find places elsewhere at once."]
+    count = len(placeless)
+    verbs = ("finds", "waits") if count == 1 else ("find", "wait")
+    return [f"{plural(count, 'job')} {verbs[0]} no place elsewhere now and {verbs[1]} in the queue."]
+
+
 def _costs_said(gpus: int, hourly: int | None) -> list[str]:
     they = "it costs" if gpus == 1 else "they cost"
     return [f"Out of service {they} {money(hourly)} an hour at the guaranteed rate."] if hourly else []
@@ -196,7 +218,7 @@ def _end(guest: Guest) -> Effect:
     return Effect("At the latest" if guest.by_limit else "", guest.ends_at)
 
 
-def _effect(guest: Guest, outcome: Outcome, now: datetime) -> Effect:
+def _effect(guest: Guest, outcome: Outcome, now: datetime, *, waits: bool = False) -> Effect:
     if guest.leaving:
         return Effect("Leaves already")
     if outcome.fate == Fate.ENDS:
@@ -205,7 +227,8 @@ def _effect(guest: Guest, outcome: Outcome, now: datetime) -> Effect:
         return Effect("Finishes here")
     verb = "Moves" if outcome.fate == Fate.MOVED else "Stops"
     if outcome.at is None or outcome.at <= now:
-        return Effect(f"{verb} now", note=work_lost(outcome.lost_seconds))
+        lost = work_lost(outcome.lost_seconds)
+        return Effect("Leaves now", note=f"{lost}, then waits" if lost else "then waits") if waits else Effect(f"{verb} now", note=lost)
     return Effect(verb, outcome.at, work_lost(outcome.lost_seconds))
 
 

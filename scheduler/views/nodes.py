@@ -32,7 +32,7 @@ from scheduler.forms import BoundariesForm, DrainForm, NodeHealthForm, SpareForm
 from scheduler.hardware.lifecycle import may_follow, steps_from
 from scheduler.models import IN_SERVICE, DrainWay, Gpu, Health, Node, PlannedHealth
 from scheduler.presenters.hardware import boundaries_told, drawing_of, history_lines, plan_text
-from scheduler.presenters.node_changes import Way, drain_preview, drain_progress, health_preview, moment_told, seconds_lost
+from scheduler.presenters.node_changes import Way, drain_preview, drain_progress, health_preview, moment_told, moved_at_once, seconds_lost
 from scheduler.selectors.holders import Holder, holding_jobs, node_holders
 from scheduler.selectors.nodes import (
     health_plans,
@@ -47,6 +47,7 @@ from scheduler.selectors.nodes import (
     plan_of,
     planned_count,
 )
+from scheduler.services.forecasts.fitting import placeless_after
 from scheduler.services.hardware.draining import MOST_NODES, Back, drain_checked, nodes_drain, nodes_drain_undo
 from scheduler.services.hardware.hardware import (
     REASON_LENGTH,
@@ -308,13 +309,15 @@ def _drain_page(request: HttpRequest, nodes: list[Node], *, status: int = 200, *
     guests = node_guests(access, *nodes, now=moment)
     repeated = repeated_work(access, seconds_lost(way, guests, moment), {guest.job.pk: guest.job for guest in guests}, now=moment)
     hourly = hourly_micros(access, gpus, now=moment)
+    moved = moved_at_once(way, guests, moment)
+    placeless = placeless_after([f"{node.cluster.name}/{node.name}" for node in nodes], moved, moment) if moved else None
     one = nodes[0] if len(nodes) == 1 else None
     context = {
         "nodes": nodes,
         "node": one,
         "verb": "Change drain" if one is not None and one.health == Health.DRAINING else "Drain",
         "to": Health.DRAINING.value,
-        "preview": drain_preview(nodes, way, guests, gpus=len(gpus), hourly=hourly, repeated=repeated, plans=plans, now=moment),
+        "preview": drain_preview(nodes, way, guests, gpus=len(gpus), hourly=hourly, repeated=repeated, plans=plans, placeless=placeless, now=moment),
         "choices": DrainWay.choices,
         "own_faults": ("jobs", "at", "begins"),
         "way": way.jobs,

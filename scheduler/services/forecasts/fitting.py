@@ -259,10 +259,17 @@ class Grounds:
         named = None if nodes is None else set(nodes)
         return {node.gpu_type for node in side.ground.scenario.nodes if node.gpus and (named is None or node.name in named)}
 
-    def sequel(self, change: Callable[[Sequence[Job], Kinds], Sequence[Job]], now: datetime, *, overtaking: Collection[str] = ()) -> Sequel | None:
+    def sequel(
+        self,
+        change: Callable[[Sequence[Job], Kinds], Sequence[Job]],
+        now: datetime,
+        *,
+        overtaking: Collection[str] = (),
+        drained: Collection[str] = (),
+    ) -> Sequel | None:
         """A plan of the fleet with other jobs. None: the fleet is being read, or too many ask for such plans.
 
-        `overtaking` are the jobs that may come to stand before others in the queue.
+        `overtaking` are the jobs that may come to stand before others in the queue, `drained` nodes that take no jobs meanwhile.
 
         Where `change` gives back the very jobs, nothing follows. Else it is made from nothing: where hundreds of jobs differ little of what
         trials keep is of use, and so no trial waits for it, nor takes back what it changed. One at a time, or a few people who look at what
@@ -285,7 +292,8 @@ class Grounds:
         try:
             if "decided" not in answers:
                 answers["decided"] = _decided(before, before.jobs)
-            effects = tuple(differences(answers["decided"], _decided(before, jobs), begun))
+            nodes = tuple(replace(node, health="draining") if node.name in drained else node for node in before.nodes) if drained else before.nodes
+            effects = tuple(differences(answers["decided"], _decided(replace(before, nodes=nodes), jobs), begun))
             starts = tuple(one.job for one in effects if one.effect == "starts")
             later = _overtaken(queue, turns(replace(before, jobs=tuple(jobs))), set(overtaking)) if overtaking else {}
             touched = {one.job for one in effects}
@@ -446,9 +454,28 @@ def decided_now() -> int:
     return LeaseRow.objects.filter(name=TICK).values_list("done", flat=True).first() or 0
 
 
-def sequel_of(change: Callable[[Sequence[Job], Kinds], Sequence[Job]], now: datetime, *, overtaking: Collection[str] = ()) -> Sequel | None:
-    """What would be decided at once if the fleet's jobs were what `change` makes of them."""
-    return GROUNDS.sequel(change, now, overtaking=overtaking)
+def sequel_of(
+    change: Callable[[Sequence[Job], Kinds], Sequence[Job]], now: datetime, *, overtaking: Collection[str] = (), drained: Collection[str] = ()
+) -> Sequel | None:
+    """What would be decided at once if the fleet's jobs were what `change` makes of them, and `drained` nodes took none."""
+    return GROUNDS.sequel(change, now, overtaking=overtaking, drained=drained)
+
+
+def placeless_after(nodes: Collection[str], jobs: Collection[str], now: datetime) -> frozenset[str] | None:
+    """Which of these running jobs would wait if they left at once and these nodes (`cluster/name`) took no jobs. None: nobody knows yet."""
+    is_read = True
+
+    def instead(planned: Sequence[Job], kinds: Kinds) -> Sequence[Job]:
+        nonlocal is_read
+        is_read = set(jobs) <= {one.name for one in planned if one.run.workers}
+        return [one.with_run(one.run.as_it_waits()) if one.name in jobs else one for one in planned] if is_read else planned
+
+    try:
+        found = sequel_of(instead, now, drained=nodes)
+    except Exception:
+        log.exception("Whether jobs find places elsewhere could not be computed")
+        return None
+    return None if found is None or not is_read else frozenset(jobs) - set(found.starts)
 
 
 def fit_of(*, access: Access, description: Mapping[str, Any], now: datetime, changes: bool = True) -> Fit | None:

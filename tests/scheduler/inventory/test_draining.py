@@ -18,6 +18,7 @@ from scheduler.hardware.draining import Running, outcome_of
 from scheduler.loop.policy import policy
 from scheduler.models import Attempt, Health, Job, JobEvent, JobState, Node, Notice, Placement
 from scheduler.selectors.nodes import node_guests
+from scheduler.services.forecasts import fitting
 from scheduler.services.hardware.draining import nodes_drain
 from scheduler.services.hardware.hardware import node_health_change
 from scheduler.services.hardware.refusing import nodes_refused
@@ -26,6 +27,7 @@ from scheduler.services.loop.timers import timers_next, timers_run
 from scheduler.services.notify.outbox import outbox_turn
 from tests import builders
 from tests.quotas.chargeback.worlds import used
+from tests.scheduler.loop.worlds import Loop, leaf, submit
 
 pytestmark = pytest.mark.django_db
 
@@ -81,6 +83,35 @@ def test_what_a_drain_costs_and_whom_it_tells_is_said(personas, busy):
     assert "an hour" not in root.get(gpu).content.decode(), "it stays in service"
     without = personas.client("operator").get(drain).content.decode()
     assert ("an hour at" in without) == personas.access("operator").can_everywhere(Can.SEE_COSTS)
+
+
+@pytest.mark.parametrize("room", [True, False])
+def test_a_drain_that_moves_says_who_finds_no_place_elsewhere(personas, room):
+    """It said that a gang moves now, which then waited for hours as too few GPUs were free."""
+    busy, other = builders.node("busy", gpus=4), builders.node("other", gpus=4)
+    loop, moment = Loop(), now()
+    loop.now = moment
+    team = leaf("team", 8)
+    first, second = (submit(team, gpus=4, at=moment, name=name) for name in ("train", "beside"))
+    loop.tick()
+    for job in (first, second):
+        loop.up(job)
+    if room:
+        loop.over(second)
+    placed = {job.placements.get(until__isnull=True, gpu__index=0).node_id: job for job in ((first,) if room else (first, second))}
+    drained = busy if busy.pk in placed else other
+    loop.after(seconds=1).tick()
+    fitting.GROUNDS.forget()
+    fitting.GROUNDS.read(now())
+
+    address = reverse("node_health", args=[drained.public_id])
+    shown = personas.client("superuser").post(address, {"to": "draining", "jobs": "move", "preview": "1"}).content.decode()
+
+    assert ("It finds a place elsewhere at once." in shown) == room
+    assert ("1 job finds no place elsewhere now and waits in the queue." in shown) != room
+    assert ("Moves now" in shown) == room
+    assert ("then waits" in shown) != room
+    fitting.GROUNDS.forget()
 
 
 def test_jobs_of_others_are_counted_and_not_named(personas, busy):
