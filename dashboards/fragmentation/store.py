@@ -11,7 +11,7 @@ from dashboards.fragmentation.measure import CAUSES, Against, KeptOut, Pile, Sca
 from dashboards.fragmentation.models import FragmentationRollup
 from dashboards.fragmentation.snapshot import Fragments
 from dashboards.telemetry.frames import minute_of
-from dashboards.telemetry.spans import HOUR, slots_due
+from dashboards.telemetry.spans import HOUR, slots_due, steps_between
 from gpufleet.core.live.feed import feed_publish
 
 MINUTE = 60
@@ -164,7 +164,7 @@ class Step(NamedTuple):
 
 def fragmentation_course(start: datetime, end: datetime, *, step: timedelta, span: int, gpu_type: str = "", pool: str | None = None) -> list[Step]:
     """Over equal steps, from rows of a grain that is no coarser than a step."""
-    steps = max(0, -(-int((end - start).total_seconds()) // int(step.total_seconds())))
+    steps = steps_between(start, end, step)
     totals, counts = [[0] * FIGURES for _ in range(steps)], [0] * steps
     for at, minutes, figures in FragmentationRollup.objects.filter(span=span, at__gte=start, at__lt=end).values_list("at", "minutes", "figures"):
         place = (at - start) // step

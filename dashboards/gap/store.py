@@ -16,7 +16,7 @@ from dashboards.gap.models import GapNewest, GapPart, GapRollup
 from dashboards.gap.snapshot import pieces_now
 from dashboards.telemetry.frames import minute_of
 from dashboards.telemetry.packing import ids_packed, ids_read, sums_packed, sums_read
-from dashboards.telemetry.spans import HOUR, QUARTER, SPANS, slots_due, span_begin
+from dashboards.telemetry.spans import HOUR, QUARTER, SPANS, slots_due, span_begin, steps_between
 from gpufleet.core.live.feed import feed_publish
 from gpufleet.core.times import Seconds
 
@@ -190,7 +190,7 @@ def gap_course(
     for key, part in known.items():
         if (not gpu_type or part.gpu_type == gpu_type) and (quotas is None or part.quota in quotas):
             cause_of[key] = order.index(part.cause)
-    steps = max(0, -(-int((end - start).total_seconds()) // int(step.total_seconds())))
+    steps = steps_between(start, end, step)
     totals, counts = np.zeros((steps, len(order))), np.zeros(steps)
     rows = GapRollup.objects.filter(span=span, at__gte=start, at__lt=end)
     begin, seconds = int(start.timestamp()), int(step.total_seconds())

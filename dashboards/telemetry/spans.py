@@ -162,11 +162,16 @@ def grain_for(*, since: datetime, now: datetime, most: int) -> int:
     return HOUR
 
 
+def steps_between(begin: datetime, end: datetime, step: timedelta) -> int:
+    """How many steps it takes to reach an end, one that has only begun included: a row may be of its very first moment."""
+    return max(0, -((begin - end) // step))
+
+
 def gpu_courses(*, cluster_id: int, gpus: Sequence[int], measures: Sequence[str], since: datetime, until: datetime, span: int) -> tuple[Course, ...]:
     """The mean of some GPUs of a cluster in each step of the grain, for each measure. Two queries; a step counts the GPUs that were read in it."""
     wanted = np.array(sorted(gpus), np.uint32)
     begin = span_begin(since, span)
-    steps = max(0, -(-int((until - begin).total_seconds()) // span))
+    steps = steps_between(begin, until, timedelta(seconds=span))
     values = np.full((len(measures), steps), np.nan)
     for at, place, columns, _ in _measured(cluster_id, measures, begin, until, span, wanted):
         values[:, (at - int(begin.timestamp())) // span] = [_mean(measure, columns, place, minute=span == 60) for measure in measures]
@@ -183,7 +188,7 @@ def held_courses(by_cluster: Mapping[int, Sequence[Hold]], *, measures: Sequence
     Two queries for each cluster.
     """
     begin = span_begin(since, span)
-    steps = max(0, -(-int((until - begin).total_seconds()) // span))
+    steps = steps_between(begin, until, timedelta(seconds=span))
     values = np.full((len(measures), steps), np.nan)
     for cluster, holds in by_cluster.items():
         gpus = np.array([gpu for gpu, _, _ in holds], np.uint32)
@@ -201,7 +206,7 @@ def gpu_course_each(*, cluster_id: int, gpus: Sequence[int], measure: str, since
     """What each of some GPUs of a cluster did in each step of the grain, by GPU. Two queries."""
     wanted = np.array(sorted(gpus), np.uint32)
     begin = span_begin(since, span)
-    steps = max(0, -(-int((until - begin).total_seconds()) // span))
+    steps = steps_between(begin, until, timedelta(seconds=span))
     values = np.full((len(wanted), steps), np.nan)
     for at, place, columns, ids in _measured(cluster_id, [measure], begin, until, span, wanted):
         values[np.searchsorted(wanted, ids), (at - int(begin.timestamp())) // span] = _each(measure, columns, place, minute=span == 60)
@@ -270,7 +275,7 @@ def job_course(*, job_id: int, since: datetime, until: datetime, span: int) -> t
 def job_courses(*, jobs: Sequence[int], since: datetime, until: datetime, span: int) -> dict[int, tuple[Course, Course]]:
     """The same of several jobs, by job. One query."""
     begin = span_begin(since, span)
-    steps = max(0, -(-int((until - begin).total_seconds()) // span))
+    steps = steps_between(begin, until, timedelta(seconds=span))
     held, computing = np.full((len(jobs), steps), np.nan), np.full((len(jobs), steps), np.nan)
     for row in JobRollup.objects.filter(span=span, at__gte=begin, at__lt=until):
         sums, step = jobs_of(row), int((row.at - begin).total_seconds()) // span

@@ -161,6 +161,19 @@ def test_sums_of_jobs_are_what_placements_say_at_every_grain() -> None:
     assert computing.values.tolist()[:3] == [500.0, 500.0, 500.0]
 
 
+@pytest.mark.parametrize(("late", "steps"), [(0, 2), (1_000, 3), (999_000, 3), (59_000_000, 3)])
+def test_a_course_has_its_last_step_also_where_that_has_hardly_begun(late: int, steps: int) -> None:
+    """The page of a job that had ended in the first second of a minute was a fault of the console's for ever."""
+    job = builders.job("train")
+    sums = JobSums(np.array([job.pk], np.uint32), *(np.array([value]) for value in (60_000_000, 0, 0)))
+    jobs_write(60, {NOON + minute * MINUTE: sums for minute in range(4)})
+
+    held, computing = job_course(job_id=job.pk, since=NOON, until=NOON + 2 * MINUTE + timedelta(microseconds=late), span=60)
+
+    assert held.values.tolist() == [1000.0] * steps
+    assert len(held.at) == len(computing.values) == steps
+
+
 def test_the_course_of_a_gpu_is_the_same_at_each_grain() -> None:
     node = builders.node(gpus=2)
     for minute in range(60):
