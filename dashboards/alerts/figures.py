@@ -83,6 +83,7 @@ def figure_told(figure: str, value: float) -> str:
     """A value with its unit."""
     unit = FIGURES[figure].unit if figure in FIGURES else ""
     shown = f"{value:,.1f}".removesuffix(".0")
+    unit = unit.removesuffix("s") if shown == "1" and unit == "GPUs" else unit
     return f"{shown}{unit}" if unit == "%" else f"{shown} {unit}".strip()
 
 

@@ -3,7 +3,7 @@
 Figures of cost are for those who may see the fleet's costs; an alert of a team's costs also for those who may see the costs of that team.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -14,6 +14,7 @@ from django.http import Http404
 from dashboards.alerts.figures import COSTS, FIGURES, figure_told
 from dashboards.alerts.models import ActivityEntry, Alert, AlertRule, AlertState, Silence
 from dashboards.alerts.round import EACH
+from dashboards.health.models import Incident
 from quotas.models import Budget, BudgetUnit, QuotaNode
 from quotas.permissions import Access, Can
 from scheduler.models import Delivery, Webhook
@@ -21,9 +22,10 @@ from scheduler.models import Delivery, Webhook
 
 @dataclass(frozen=True, slots=True)
 class AlertRow:
-    """An alert as lists show it."""
+    """An alert as lists show it. `what`: what happened, of an incident that is open."""
 
     alert: Alert
+    what: str = ""
 
     @property
     def state(self) -> str:
@@ -67,7 +69,18 @@ def alerts_listed(access: Access) -> QuerySet[Alert]:
 
 
 def alert_rows(alerts: Sequence[Alert]) -> list[AlertRow]:
-    return [AlertRow(alert) for alert in alerts]
+    """One query, if any of them is of an incident."""
+    nodes = {tuple(alert.subject.rsplit("/", 1)) for alert in alerts if alert.rule.figure == "incidents" and alert.resolved_at is None}
+    titles: dict[tuple[str, ...], str] = {}
+    if nodes:
+        rows = Incident.objects.filter(closed_at__isnull=True, node__name__in=[names[-1] for names in nodes])
+        titles = {(cluster, name): title for cluster, name, title in rows.values_list("node__cluster__name", "node__name", "title")}
+    return [AlertRow(alert, _what(alert, titles)) for alert in alerts]
+
+
+def _what(alert: Alert, titles: Mapping[tuple[str, ...], str]) -> str:
+    is_open = alert.rule.figure == "incidents" and alert.resolved_at is None
+    return titles.get(tuple(alert.subject.rsplit("/", 1)), "") if is_open else ""
 
 
 def alert_for(access: Access, public_id: str) -> Alert:

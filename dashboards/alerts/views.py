@@ -17,7 +17,6 @@ from dashboards.alerts.lists import ACTIVITY, ALERTS
 from dashboards.alerts.rights import figures_offered, may_act, must_act, must_act_on_any
 from dashboards.alerts.round import report_of
 from dashboards.alerts.selectors import (
-    AlertRow,
     activity_listed,
     alert_for,
     alert_rows,
@@ -69,7 +68,7 @@ def alert_page(request: HttpRequest, public_id: str) -> HttpResponse:
     access = access_of(request)
     alert = alert_for(access, public_id)
     may = may_act(access, alert.rule.figure)
-    context = {"alert": alert, "row": AlertRow(alert), "figure": FIGURES.get(alert.rule.figure), "may_act": may}
+    context = {"alert": alert, "row": alert_rows([alert])[0], "figure": FIGURES.get(alert.rule.figure), "may_act": may}
     context |= {
         "form": AcknowledgeForm(),
         "deliveries": deliveries_of(alert) if may else [],

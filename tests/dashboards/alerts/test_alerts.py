@@ -256,7 +256,7 @@ def test_an_alert_fires_only_beyond_its_limit_and_never_ends_above_where_it_is_o
 def test_an_alert_leads_to_what_it_is_about(personas: Personas):
     """Each address opens, and the pages that a reader may not open are not offered."""
     node = builders.node("node-1")
-    incident = Incident.objects.create(public_id="in-1", node=node, opened_at=NOON, title="Test")
+    incident = Incident.objects.create(public_id="in-1", node=node, opened_at=NOON, title="GPU 3 has fallen off the bus")
     PrometheusServer.objects.create(public_id="ps-1", name="main", url="https://prometheus.example.org")
     service = builders.job("chat", on=personas.nodes["acme/research/nlp"])
     ServiceBreach.objects.create(job=service, since=NOON, objective_ms=250, worst_ms=300)
@@ -297,6 +297,9 @@ def test_an_alert_leads_to_what_it_is_about(personas: Personas):
             assert operator.get(lead.address).status_code == 200, lead
         if figure == "incidents":
             assert [lead.address for lead in found] == [f"/incidents/{incident.public_id}/", f"/nodes/{node.public_id}/"]
+            # What happened is told before anybody opens the incident.
+            for address in (f"/activity/alerts/{alert.public_id}/", "/activity/alerts/", "/home/on-call/"):
+                assert "GPU 3 has fallen off the bus" in operator.get(address).content.decode(), address
         if subject.startswith("Prometheus"):
             assert leads_of(personas.access("viewer"), alert) == []
     assert subjects.keys() == FIGURES.keys() - {"cost_rise", "cost_week"}, "those lead to their report"
@@ -306,6 +309,7 @@ def test_an_alert_leads_to_what_it_is_about(personas: Personas):
     ("figure", "value", "limit", "words"),
     [
         ("incidents", 0.0, 1.0, "Open incidents: 0, limit 1,"),
+        ("guarantee_shortage", 3.0, 1.0, "Guaranteed GPUs beyond the healthy ones: 3 GPUs, limit 1 GPU,"),
         ("gap_percent", 48.24, 45.0, "Idle share of allocated GPUs: 48.2%, limit 45%,"),
         ("gap_cost", 2_500_000.5, 1_000_000.0, "Cost of idle allocated GPUs: 2,500,000.5 per hour, limit 1,000,000 per hour,"),
     ],
