@@ -19,6 +19,7 @@ from dashboards.models import TelemetryFrame
 from dashboards.prometheus.models import PrometheusServer
 from dashboards.selectors import NO_POOL, Fleet, fleet_read
 from dashboards.slo.models import ServiceBreach
+from gpufleet.core.templatetags.shell import duration
 from quotas.chargeback.weeks import weeks_by_team
 from quotas.drafts import over_capacity
 from quotas.models import Budget, NodeKind, QuotaNode, QuotaShare
@@ -82,11 +83,14 @@ FIGURES: dict[str, Figure] = {
 def figure_told(figure: str, value: float) -> str:
     """A value with its unit."""
     unit = FIGURES[figure].unit if figure in FIGURES else ""
+    if unit == "min" and value >= LONG_MINUTES:
+        return duration(60 * round(value))
     shown = f"{value:,.1f}".removesuffix(".0")
     unit = unit.removesuffix("s") if shown == "1" and unit == "GPUs" else unit
     return f"{shown}{unit}" if unit == "%" else f"{shown} {unit}".strip()
 
 
+LONG_MINUTES = 120  # from here on nobody reads minutes
 COSTS = tuple(key for key, figure in FIGURES.items() if figure.is_cost)
 
 Values = Mapping[str, float]

@@ -5,7 +5,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from datetime import datetime
 
-from django.db.models import Count
+from django.db.models import Count, Max
 
 from scheduler.loop.measures import MEASURES, Counted, Timed
 from scheduler.models import HOLDING, Cluster, Job, JobClass, Measure, PlanRecord
@@ -73,7 +73,8 @@ def last_plan_at() -> datetime | None:
 
 @dataclass(frozen=True, slots=True)
 class QueueFigures:
-    """One class: what waits now, and for how long."""
+    """One class: what waits now, and for how long those have waited in a row that are neither held back nor before their time. Time in which a job
+    ran is no wait: what was preempted a minute ago has waited for a minute."""
 
     job_class: str
     waiting: int
@@ -82,12 +83,15 @@ class QueueFigures:
 
 
 def queue_figures(now: datetime) -> list[QueueFigures]:
-    rows = list(Job.objects.filter(state__in=WAITING).order_by().values_list("job_class", "gpus_milli", "submitted_at"))
-    found = []
-    for job_class in JobClass.values:
-        mine = [(milli, (now - submitted).total_seconds()) for name, milli, submitted in rows if name == job_class]
-        found.append(QueueFigures(job_class, len(mine), sum(milli for milli, _ in mine), spread(seconds for _, seconds in mine)))
-    return found
+    waiting = Job.objects.filter(state__in=WAITING).order_by().annotate(ran_until=Max("attempts__ended_at"))
+    moments = ("submitted_at", "ran_until", "not_before", "deferred_to")
+    asked, waited = defaultdict(list), defaultdict(list)
+    for job_class, milli, held_at, *since in waiting.values_list("job_class", "gpus_milli", "held_at", *moments):
+        asked[job_class].append(milli)
+        begin = max(at for at in since if at is not None)
+        if held_at is None and begin <= now:
+            waited[job_class].append((now - begin).total_seconds())
+    return [QueueFigures(name, len(asked[name]), sum(asked[name]), spread(waited[name])) for name in JobClass.values]
 
 
 def jobs_by_state() -> dict[str, int]:

@@ -20,6 +20,7 @@ from dashboards.idle.models import IdleEpisode
 from dashboards.models import ActivityEntry
 from dashboards.prometheus.models import PrometheusServer
 from dashboards.slo.models import ServiceBreach
+from gpufleet.core.templatetags.shell import duration
 from quotas.models import Budget
 from scheduler.models import Attempt, CapacityEntry, Delivery, Health, JobState, Notice, Scaling, WorkerState
 from tests import builders
@@ -309,6 +310,7 @@ def test_an_alert_leads_to_what_it_is_about(personas: Personas):
     ("figure", "value", "limit", "words"),
     [
         ("incidents", 0.0, 1.0, "Open incidents: 0, limit 1,"),
+        ("queue_wait", 1530.2, 90.0, f"Longest wait in the queue: {duration(91_800)}, limit 90 min,"),
         ("guarantee_shortage", 3.0, 1.0, "Guaranteed GPUs beyond the healthy ones: 3 GPUs, limit 1 GPU,"),
         ("gap_percent", 48.24, 45.0, "Idle share of allocated GPUs: 48.2%, limit 45%,"),
         ("gap_cost", 2_500_000.5, 1_000_000.0, "Cost of idle allocated GPUs: 2,500,000.5 per hour, limit 1,000,000 per hour,"),

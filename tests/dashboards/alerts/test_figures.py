@@ -11,7 +11,8 @@ from dashboards.health.models import Incident
 from dashboards.idle.models import IdleEpisode
 from dashboards.prometheus.models import PrometheusServer
 from quotas.models import NodeKind, QuotaShare
-from scheduler.models import JobState
+from scheduler.models import Attempt, JobState
+from scheduler.selectors.measures import queue_figures
 from tests import builders
 from tests.builders import NOON
 from tests.dashboards.alert_worlds import rule
@@ -139,6 +140,22 @@ def test_every_figure_can_be_read_in_an_empty_console_and_in_one_with_work(perso
     assert found["floor_gap"][team.path] == 4.0
     assert found["queue_wait"]["batch"] == 30.0
     assert found["incidents"][""] == 1.0
+
+
+def test_a_job_has_waited_since_it_last_ran_and_not_while_it_is_held_or_before_its_time(personas: Personas):
+    """A notebook that had run for a day and was preempted a minute ago was an alert of a wait of a day."""
+    team = personas.nodes["acme/research/nlp"]
+    day = {"on": team, "job_class": "interactive", "submitted_at": NOON - timedelta(days=1)}
+    back = builders.job("back", state=JobState.PREEMPTED, **day)
+    Attempt.objects.create(job=back, number=1, started_at=NOON - 1000 * MINUTE, ended_at=NOON - 3 * MINUTE, outcome="preempted")
+    builders.job("held", held_at=NOON - MINUTE, **day)
+    builders.job("tonight", not_before=NOON + 60 * MINUTE, **day)
+    builders.job("since-noon", deferred_to=NOON - 2 * MINUTE, **day)
+
+    (row,) = [one for one in queue_figures(NOON) if one.job_class == "interactive"]
+
+    assert (row.waiting, row.waited.count, row.waited.longest) == (4, 2, 180.0)
+    assert figures_now(now=NOON, wanted=["queue_wait"])["queue_wait"]["interactive"] == 3.0
 
 
 A100, H100, B200 = "A100-SXM-80GB", "H100-SXM-80GB", "B200-SXM-180GB"
