@@ -16,7 +16,7 @@ from ..rules.order import QueueOrder
 from ..rules.times import may_cause_evictions
 from ..search.evicting import release, some_of
 from ..search.units import Unit
-from ..search.victims import Found, Target, least_sets, no_larger, usual_size
+from ..search.victims import Found, Target, in_sizes, least_sets, usual_size
 from ..state.fleet import Seat, View
 from ..state.form import Wants
 from ..state.planning import Cycle
@@ -150,8 +150,6 @@ class Growth:
         if not rules.sources or not work.stood_before:
             cycle.continues |= bool(rules.sources)  # in the next plan: so it can be told what was for what
             return False
-        ranked = rules.units(large, surplus_only=True)
-        small = no_larger(ranked, large)
 
         def fits(units: Sequence[Unit]) -> bool:
             with cycle.cluster.attempt():
@@ -159,10 +157,8 @@ class Growth:
                 return self._place(cycle.fleet.soon) is not None
 
         target = Target(0, cycle.grid.size, fits=fits, growth=True)
-        for some in (small, ranked if len(small) < len(ranked) else ()):
-            if some and any(self._carry_out(found, rules) for found in least_sets(cycle.cluster, some, rules, target, cycle.units())):
-                return True
-        return False
+        among = in_sizes(rules.units(large, surplus_only=True), large)
+        return any(self._carry_out(found, rules) for some in among for found in least_sets(cycle.cluster, some, rules, target, cycle.units()))
 
     def _carry_out(self, found: Found, rules: Reclaim) -> bool:
         cycle, gave_way = self.cycle, self.cycle.gave_way

@@ -5,8 +5,8 @@ from functools import partial
 from ..model.reasons import Reason, reason
 from ..rules.gates import fixed_gate
 from ..rules.legality import Preempt
-from ..search.evicting import NOTHING, Taking, take_cheaply, take_units, tell, told_before
-from ..search.victims import Found, Ranked, as_if_running, has_fresh, no_larger, usual_size
+from ..search.evicting import NOTHING, Taking, take_in_turn, take_units, told_once
+from ..search.victims import Found, no_larger, usual_size
 from ..state.planning import Cycle
 from ..state.work import Work
 from .walk import walk
@@ -41,34 +41,23 @@ def may_preempt(cycle: Cycle, work: Work, quota_type: int) -> bool:
 def preempt(cycle: Cycle, work: Work, quota_type: int) -> Reason | None:
     leaf, milli = work.leaf, work.missing_milli(quota_type)
     alike = ("preempt", leaf, work.form.level, work.form.shape, quota_type)
-    key = (*alike, work.form.fixed)
-    known = told_before(cycle, key, work)
-    if known is not None:
-        return known
-    large, rules = usual_size(milli), Preempt(cycle, work, quota_type, leaf, milli)
-    ranked = rules.units(large)
+    rules = Preempt(cycle, work, quota_type, leaf, milli)
 
     def why(found: Found) -> Reason:
         equal = any(unit.form.level == work.form.level for unit in found.units)
         also = ", and surplus of its equals goes to its minimum" if equal else ""
         return reason("preempt", f"{work.job.name} has a higher class or number in the same queue{also}")
 
-    def take(ranked: Ranked, *, later: bool = False) -> Reason | None:
-        refused: Reason | None = NOTHING
-        for some, which in ((no_larger(ranked, large), "small"), (ranked, "all")):
-            refused = take_units(cycle, Taking(work, quota_type, some, rules, why, None if later else (*alike, which)))
-            if refused is not None and refused.code == "share":
-                # The least that makes room needs idle GPUs beside it; more, or others, may need none.
-                again = take_units(cycle, Taking(work, quota_type, some, rules, why, more=((leaf, leaf + 1, rules.least()),)))
-                refused = refused if again is NOTHING else again
-            if refused is None or refused.code not in ("victims", "share", "reservation") or len(some) == len(ranked):
-                break
+    def take(cycle: Cycle, taking: Taking) -> Reason | None:
+        refused = take_units(cycle, taking)
+        if refused is not None and refused.code == "share":
+            # The least that makes room needs idle GPUs beside it; more, or others, may need none.
+            again = take_units(cycle, taking._replace(alike=None, more=((leaf, leaf + 1, rules.least()),)))
+            return refused if again is NOTHING else again
         return refused
 
-    if take_cheaply(cycle, Taking(work, quota_type, no_larger(ranked, large), rules, why, alike, leaf)):
-        return None
-    refused = take(ranked)
-    if refused is None or (has_fresh(ranked) and take(as_if_running(ranked), later=True) is None):
-        return None
-    tell(cycle, key, work, refused)
-    return refused
+    def search() -> Reason | None:
+        ranked = rules.units(large := usual_size(milli))
+        return take_in_turn(cycle, Taking(work, quota_type, ranked, rules, why, alike), no_larger(ranked, large), take)
+
+    return told_once(cycle, (*alike, work.form.fixed), work, search)

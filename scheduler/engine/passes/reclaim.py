@@ -5,8 +5,8 @@ from functools import partial
 from ..model.reasons import Reason, counted, reason
 from ..rules.gates import fixed_gate
 from ..rules.legality import Reclaim
-from ..search.evicting import NOTHING, Taking, given_back, is_backed_off, take_cheaply, take_units, tell, told_before
-from ..search.victims import Found, Ranked, as_if_running, has_fresh, no_larger, usual_size
+from ..search.evicting import NOTHING, Taking, given_back, is_backed_off, take_in_turn, told_once
+from ..search.victims import Found, Ranked, no_larger, usual_size
 from ..state.planning import Cycle
 from ..state.work import Work
 from .walk import walk
@@ -63,14 +63,15 @@ def reclaim(cycle: Cycle, work: Work, quota_type: int) -> Reason | None:
     if leaf is None:
         return NOTHING
     told = ("told", leaf, quota_type, work.form.shape, work.form.fixed, work.form.level, work.charged_leaf)
-    known = told_before(cycle, told, work)
-    if known is not None:
-        return known
+    return told_once(cycle, told, work, partial(_by_rules, cycle, work, quota_type, leaf))
+
+
+def _by_rules(cycle: Cycle, work: Work, quota_type: int, leaf: int) -> Reason | None:
+    refused: Reason | None = NOTHING
     for rules in Reclaim(cycle, work, quota_type, leaf, work.missing_milli(quota_type)).variants():
         refused = _reclaim(cycle, work, quota_type, rules)
         if refused is None:
-            return None
-        tell(cycle, told, work, refused)
+            break
     return refused
 
 
@@ -93,20 +94,7 @@ def _reclaim(cycle: Cycle, work: Work, quota_type: int, rules: Reclaim) -> Reaso
         known = cycle.remember(listed, (ranked, no_larger(ranked, large)))
     ranked, small = known
     alike = (rules.signature, work.form.shape, *cycle.tree.limits(leaf, quota_type))
-
-    def take(units: Ranked, which: str) -> Reason | None:
-        return take_units(cycle, Taking(work, quota_type, units, rules, why, (*alike, which), leaf))
-
-    if take_cheaply(cycle, Taking(work, quota_type, small, rules, why, alike, leaf)):
-        return None
-    refused = take(small, "small")
-    if refused is not None and (refused is NOTHING or refused.code == "reservation") and len(small) < len(ranked):
-        refused = take(ranked, "all")
-    if refused is not None and has_fresh(ranked):
-        later = as_if_running(ranked)
-        again = take(no_larger(later, large), "later small")
-        if again is None or (again is NOTHING and take(later, "later") is None):
-            return None
+    refused = take_in_turn(cycle, Taking(work, quota_type, ranked, rules, why, alike, leaf), small)
     if refused is NOTHING and not work.seats and not is_backed_off(cycle, work):
         cycle.refused.add(key)
     return refused

@@ -14,9 +14,9 @@ from ..model.reasons import Reason, counted, reason, spell_instant
 from ..model.values import HOUR_MS
 from ..place.placement import fit
 from ..rules.legality import Preempt, Reclaim
-from ..search.evicting import beside_others, release, some_of, targets, tell, told_before
+from ..search.evicting import beside_others, release, some_of, targets, told_once
 from ..search.units import Unit
-from ..search.victims import Found, Ranked, as_if_running, has_fresh, least_sets, no_larger, usual_size
+from ..search.victims import Found, Ranked, as_if_running, in_sizes, least_sets, usual_size
 from ..state.fleet import Seat, Split, View
 from ..state.grid import span_bits
 from ..state.planning import Cycle
@@ -85,14 +85,7 @@ def repartition(cycle: Cycle, work: Work, quota_type: int) -> Reason | None:
     if not any(anew.budget[pool] > 0 and of_type == quota_type for pool, of_type in zip(cycle.grid.pool_of, cycle.grid.type_of, strict=True)):
         return limited(cycle, quota_type)
     asks = ("repartition", work.home, quota_type, work.form.shape, work.form.level, work.kind.preemptible)
-    known = told_before(cycle, asks, work)
-    if known is not None:
-        return known
-    refused = anew.over_empty()
-    if refused is None or anew.over_evictable():
-        return None
-    tell(cycle, asks, work, refused)
-    return refused
+    return told_once(cycle, asks, work, anew.search)
 
 
 class Anew:
@@ -104,22 +97,22 @@ class Anew:
         self.budget = {pool: most - len(times) for pool, times in _split_within_the_hour(cycle).items()}
         self.claim: int | None = None  # the leaf in whose name it takes from others
 
-    def over_empty(self) -> Reason | None:
-        """Nobody is evicted. None: done; else why not, and nothing was changed."""
-        found: tuple[tuple[Seat, ...], int] | Reason = NO_SPLIT
+    def search(self) -> Reason | None:
+        """Nobody is evicted, where that suffices. None: done; else why not, and nothing was changed."""
+        refused = NO_SPLIT
         for view in self.cycle.fleet.views():
             with self.cycle.cluster.attempt() as attempt:
                 found = self._place(view, 0)
-                if not isinstance(found, Reason):
-                    self.cycle.cluster.seat(self.work, found[0], self.quota_type, found[1], reason("repartition", "a GPU is repartitioned for it"))
-                    attempt.keep()
-                    break
-        if isinstance(found, Reason):
-            return found
-        self.cycle.changed()
-        return None
+                if isinstance(found, Reason):
+                    refused = found
+                    continue
+                self.cycle.cluster.seat(self.work, found[0], self.quota_type, found[1], reason("repartition", "a GPU is repartitioned for it"))
+                attempt.keep()
+                self.cycle.changed()
+                return None
+        return None if self._over_evictable() else refused
 
-    def over_evictable(self) -> bool:
+    def _over_evictable(self) -> bool:
         """Evict by the rules by which running work may be taken for the job: from those that are not large, else from all."""
         cycle, work, large = self.cycle, self.work, usual_size(self.milli)
         splits, type_of = cycle.fleet.soon.splits, cycle.grid.type_of
@@ -136,11 +129,9 @@ class Anew:
             ranked, self.claim = rights.units(large), rights.leaf
             if not joins and not any(unit.work.kind.sharing == "mig" for _, unit in ranked):
                 continue  # no instances that it could join are empty, or would be
-            for among in (ranked, as_if_running(ranked)) if has_fresh(ranked) else (ranked,):
-                small = no_larger(among, large)
-                for some in (small, among) if len(small) < len(among) else (among,):
-                    if some and self._take(some, rights):
-                        return True
+            for among in (ranked, as_if_running(ranked)) if any(unit.fresh for _, unit in ranked) else (ranked,):
+                if any(self._take(some, rights) for some in in_sizes(among, large)):
+                    return True
         return False
 
     def _take(self, ranked: Ranked, rights: Reclaim | Preempt) -> bool:

@@ -16,22 +16,22 @@ from ..state.grid import Ints, ascending, ints, span_bits
 from ..state.planning import IN_ORDER, Cycle
 from ..state.work import Work
 from .units import Unit
-from .victims import Found, Ranked, Rights, Target, least_sets, most_freed_by
+from .victims import Found, Ranked, Rights, Target, as_if_running, least_sets, most_freed_by, no_larger, usual_size
 
 Key = tuple[object, ...]
 
 
-def told_before(cycle: Cycle, key: Key, work: Work) -> Reason | None:
-    """What a job like this one was told in this state. Who was held back by a reservation says nothing about those that stay less long."""
-    known: tuple[Reason, int] | None = None if work.seats or work.backoff_matters else cycle.memo((*key, *cycle.window_key(work)))
-    return None if known is None or cycle.book.length(work) < known[1] else known[0]
-
-
-def tell(cycle: Cycle, key: Key, work: Work, refused: Reason) -> None:
-    if is_backed_off(cycle, work):
-        return  # others that ask for the same may do more
-    length = cycle.book.length(work) if refused.code == "reservation" else 0
-    cycle.remember((*key, *cycle.window_key(work)), (refused, length))
+def told_once(cycle: Cycle, key: Key, work: Work, search: Callable[[], Reason | None]) -> Reason | None:
+    """What a search comes to, or came to for a job like this one in this state. Who was held back by a reservation says nothing about those that stay
+    less long."""
+    key = (*key, *cycle.window_key(work))
+    known: tuple[Reason, int] | None = None if work.seats or work.backoff_matters else cycle.memo(key)
+    if known is not None and cycle.book.length(work) >= known[1]:
+        return known[0]
+    refused = search()
+    if refused is not None and not is_backed_off(cycle, work):  # else others that ask for the same may do more
+        cycle.remember(key, (refused, cycle.book.length(work) if refused.code == "reservation" else 0))
+    return refused
 
 
 def is_backed_off(cycle: Cycle, work: Work) -> bool:
@@ -248,16 +248,35 @@ class Taking(NamedTuple):
     more: Short = ()
 
 
-def take_cheaply(cycle: Cycle, taking: Taking) -> bool:
+def take_in_turn(cycle: Cycle, taking: Taking, small: Ranked, take: Callable[[Cycle, Taking], Reason | None] | None = None) -> Reason | None:
+    """Take what must be taken from those of the units that are not large, then from any; at last in the order of a later plan, to which what this one
+    starts is running work like any other. None: done; else why not the first time."""
+    take, ranked, alike = take or take_units, taking.ranked, taking.alike or ()
+    if _take_cheaply(cycle, taking._replace(ranked=small)):
+        return None
+
+    def by_size(small: Ranked, units: Ranked, order: str) -> Reason | None:
+        refused = take(cycle, taking._replace(ranked=small, alike=(*alike, order, "small")))
+        if refused is not None and (refused is NOTHING or refused.code in ("share", "reservation")) and len(small) < len(units):
+            return take(cycle, taking._replace(ranked=units, alike=(*alike, order)))
+        return refused
+
+    refused = by_size(small, ranked, "now")
+    if refused is not None and any(unit.fresh for _, unit in ranked):
+        later = as_if_running(ranked)
+        if by_size(no_larger(later, usual_size(taking.work.missing_milli(taking.quota_type))), later, "later") is None:
+            return None
+    return refused
+
+
+def _take_cheaply(cycle: Cycle, taking: Taking) -> bool:
     """Take what is needed from others than those for whom somebody stopped running in this plan, if that can be done.
 
     Taking such a place sets the plan back to before it was given. With another victim at hand both keep what they got, which is
     what setting it back would come to as well.
     """
-    if not cycle.takers.dear:
-        return False
     dear, ranked = cycle.takers.dear, taking.ranked
-    others = [pair for pair in ranked if pair[1].work.order not in dear]
+    others = [pair for pair in ranked if pair[1].work.order not in dear] if dear else ranked
     if len(others) == len(ranked):
         return False
     return take_units(cycle, taking._replace(ranked=others, alike=(*(taking.alike or ()), "others"))) is None
@@ -355,31 +374,17 @@ def _by_slice(ranked: Ranked, slices: Sequence[Target], size: int) -> list[Ranke
 
 
 def _try_set(cycle: Cycle, taking: Taking, found: Found, off: int = 0) -> Reason | None:
-    """Carry out one set if rights, gates and placement agree."""
+    """Carry out one set if rights, gates, windows and reservations agree."""
     refused = taking.rights.guard(found)
     if refused is not None:
         return refused
-    cluster, work, code = cycle.cluster, taking.work, taking.why(found)
+    cluster, work, quota_type, code = cycle.cluster, taking.work, taking.quota_type, taking.why(found)
     before = cluster.mark()
     victims = found.works
     upset = any(victim.first_seats and not victim.evicted for victim in victims)
     in_vain = cycle.turn == IN_ORDER and found.takes_fresh_beside(work.charged_leaf)
-    milli = work.missing_milli(taking.quota_type)
+    milli = work.missing_milli(quota_type)
     release(cycle, found.units, code, work.job.name, taking.rights.own)
-    refused = _start(cycle, taking, milli, found, code, off)
-    if refused is not None:
-        cluster.undo(before)
-        return refused
-    cycle.changed()
-    if in_vain:
-        raise TakenInVain
-    cycle.takers.served(work, before, victims, code.code, upset=upset)
-    return None
-
-
-def _start(cycle: Cycle, taking: Taking, milli: int, found: Found, code: Reason, off: int) -> Reason | None:
-    """Give the job its places where others have left, if gates, windows and reservations agree."""
-    cluster, work, quota_type = cycle.cluster, taking.work, taking.quota_type
 
     def place(banned: int) -> tuple[Seat, ...] | None:
         return place_in(cycle, work, quota_type, found.low, found.high, banned | off)
@@ -387,15 +392,20 @@ def _start(cycle: Cycle, taking: Taking, milli: int, found: Found, code: Reason,
     # Nobody is put out for a stay in a gap: the holder of the reservation would gain the victims' places, to which he has no right.
     placed = beside_others(cycle, work, quota_type, milli, taking.claim, place, NOTHING)
     if isinstance(placed, Reason):
+        cluster.undo(before)
         return placed
     seats, leaf = placed
-    taken = {victim.job.name for victim in found.works}
+    taken = {victim.job.name for victim in victims}
     how_many = "1 job gives" if len(taken) == 1 else f"{len(taken)} jobs give"
-    detail = f"{how_many} way: {some_of(taken)}"
-    cluster.seat(work, seats, quota_type, leaf, reason(code.code, detail))
+    cluster.seat(work, seats, quota_type, leaf, reason(code.code, f"{how_many} way: {some_of(taken)}"))
     if leaf != work.home and not work.first_seats and claims(cluster).get(work) != leaf:
+        cluster.undo(before)
         return NOTHING  # what the victims have left is within the window in which it was to stand, and has been there for longer
     work.backfilled = work.job.run.backfilled and bool(work.first_seats) and not work.evicted
+    cycle.changed()
+    if in_vain:
+        raise TakenInVain
+    cycle.takers.served(work, before, victims, code.code, upset=upset)
     return None
 
 

@@ -191,9 +191,10 @@ def no_larger(ranked: Ranked, most: int) -> Ranked:
     return [pair for pair in ranked if pair[1].milli <= most] if any(unit.milli > most for _, unit in ranked) else ranked
 
 
-def has_fresh(ranked: Ranked) -> bool:
-    """Whether some of the units stand only by this plan."""
-    return any(unit.fresh for _, unit in ranked)
+def in_sizes(ranked: Ranked, most: int) -> Iterator[Ranked]:
+    """Those of the units that are not larger, then all of them; no list twice, and none that is empty."""
+    small = no_larger(ranked, most)
+    yield from (some for some in ((small, ranked) if len(small) < len(ranked) else (ranked,)) if some)
 
 
 def as_if_running(ranked: Ranked) -> list[tuple[tuple[int, ...], Unit]]:
