@@ -7,7 +7,7 @@ from itertools import accumulate
 from operator import attrgetter
 from typing import Any, TypeVar
 
-from ..rules.lost_work import begin_of, lost_since
+from ..rules.times import begin_of, lost_since
 from ..state.cluster import Cluster
 from ..state.fleet import Seat
 from ..state.standing import Standing

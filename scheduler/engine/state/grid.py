@@ -5,7 +5,7 @@ position", and the capacity of all domains of a level is one `np.add.reduceat`.
 """
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from functools import cached_property
 from itertools import compress, count
@@ -16,11 +16,11 @@ import numpy.typing as npt
 
 from ..model.mig import Board, board_of
 from ..model.values import Kind, Node, Role, Scenario, Topology
-from ..rules.type_choice import rank
 
 Ints = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 ANYWHERE = -1
+NO_PRICE = 1 << 80  # above any: a GPU type without a price comes last
 FEW_BITS = 12  # that are sooner taken one by one
 
 
@@ -172,7 +172,7 @@ class Grid:
             speed = kind.speed(gpu_type)
             if speed <= 0:
                 continue
-            mine = rank(choice, prices, gpu_type, speed, stated[0].index(gpu_type) if stated else 0)
+            mine = type_rank(choice, prices, gpu_type, speed, stated[0].index(gpu_type) if stated else 0)
             best[quota_type] = min(best.get(quota_type, mine), mine)
         return tuple(sorted(best, key=lambda quota_type: (best[quota_type], self.types[quota_type])))
 
@@ -207,6 +207,17 @@ class Grid:
                     continue
             places.append(place)
         return Eligible(places, self.size)
+
+
+def type_rank(choice: str, prices: Mapping[str, int], gpu_type: str, speed: int, place: int) -> tuple[Fraction, int, int]:
+    """Of a type on which the job has a speed above 0 and that comes at a place among those that it names: the least is tried first.
+
+    By what a unit of work costs there, or by the place; the faster type first where these are equal, then by the place.
+    """
+    first = Fraction(place if choice == "stated" else 0)
+    if choice == "cheapest":
+        first = Fraction(prices.get(gpu_type, NO_PRICE), speed)
+    return first, -speed, place
 
 
 class Eligible:

@@ -11,7 +11,7 @@ from ..rules.claims import charge_claims
 from ..rules.held_gates import HeldShares
 from ..rules.order import QueueOrder
 from ..rules.taken_back import Takers
-from ..search.movables import Movables
+from ..search.clearable import Movables
 from ..search.units import Units
 from .cluster import Cluster
 from .fleet import View

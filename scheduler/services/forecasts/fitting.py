@@ -29,7 +29,7 @@ from scheduler.engine.model.mig import Board, Profile, board_of
 from scheduler.engine.model.plan import Decision, Stand
 from scheduler.engine.model.values import QUEUED, Job, Scenario, Settings
 from scheduler.engine.rules.invariants import check
-from scheduler.engine.rules.type_choice import rank
+from scheduler.engine.state.grid import type_rank
 from scheduler.engine.state.kept import Kept
 from scheduler.engine.tell.decisions import decisions_of
 from scheduler.engine.tell.turns import Turn, turns
@@ -618,7 +618,7 @@ def _on_types(said: JobDescription, found: Trial, standing: Collection[str], rat
 
     def place_of(row: OnType) -> tuple[Any, str]:
         at = named.index(row.gpu_type) if named else 0
-        return rank(choice, prices, row.gpu_type, round(MILLION * row.speed) or 1, at), row.gpu_type
+        return type_rank(choice, prices, row.gpu_type, round(MILLION * row.speed) or 1, at), row.gpu_type
 
     return tuple(sorted(rows, key=place_of)) if said.throughput or len(rows) > 1 else ()
 
