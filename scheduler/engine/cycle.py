@@ -35,10 +35,8 @@ RUNS: dict[str, Callable[[Cycle], None]] = {
 
 
 def make_plan(scenario: Scenario, kept: Kept | None = None) -> Plan:
-    """Decide what should change now. A function of its argument: no clock, no chance, no reading or writing.
-
-    `kept` only saves time: with it or without it the plan is the same.
-    """
+    """Decide what should change now. A function of its argument: no clock, no chance, no reading or writing. `kept` only saves time: with it or
+    without it the plan is the same."""
     now, jobs = scenario.now, scenario.jobs
     if jobs and jobs[-1].submitted > now:  # not due until then; who plays plans forward hands over nobody before he has come
         later = [replace(job, not_before=max(job.submitted, job.not_before or now)) if job.submitted > now else job for job in jobs]
@@ -47,10 +45,8 @@ def make_plan(scenario: Scenario, kept: Kept | None = None) -> Plan:
 
 
 def make_course(scenario: Scenario, kept: Kept, before: int | None = None) -> Course:
-    """What `make_plan` decides, without all that a plan only tells: reasons, shares, what is kept for whom and when.
-
-    Who plans again at an instant anyway has no need to know what comes to pass later.
-    """
+    """What `make_plan` decides, without all that a plan only tells: reasons, shares, what is kept for whom and when. Who plans again at an instant
+    anyway has no need to know what comes to pass later."""
     return _planned(scenario, kept, partial(carry_on, before=before))
 
 
@@ -71,11 +67,8 @@ def _planned(scenario: Scenario, kept: Kept | None, end: Callable[[Cycle], T]) -
 
 
 def settled(scenario: Scenario, kept: Kept | None = None) -> Cycle:
-    """The last state of a plan, when no pass adds anything any more.
-
-    Who was evicted a short while ago, started inside his guarantee, and stands outside it in the end does not start after all; and to nobody
-    is given, and taken from him, at once.
-    """
+    """The last state of a plan, when no pass adds anything any more. Who was evicted a short while ago, started inside his guarantee, and stands
+    outside it in the end does not start after all; and to nobody is given, and taken from him, at once."""
     cycle = Cycle(scenario, kept)
     _serve(cycle)
     while _has_to_begin_anew(cycle):
@@ -88,11 +81,8 @@ def settled(scenario: Scenario, kept: Kept | None = None) -> Cycle:
 
 
 def _serve(cycle: Cycle) -> None:
-    """Let everyone be served in the order of queues.
-
-    Where one queue takes back what the plan has just started in another, it begins anew with those who stay within their fair shares,
-    through all passes: where they stand nobody else starts in vain.
-    """
+    """Let everyone be served in the order of queues. Where one queue takes back what the plan has just started in another, it begins anew with those
+    who stay within their fair shares, through all passes: where they stand nobody else starts in vain."""
     sweeps = count()
     try:
         _sweep(cycle, sweeps)
@@ -138,10 +128,8 @@ def _is_borrowed(cycle: Cycle, work: Work) -> bool:
 
 
 def _at_odds(cluster: Cluster) -> bool:
-    """Whether somebody would get workers and give others back, and neither could be carried out before the other.
-
-    A gang below its minimum is made whole and keeps the rest. Where it is not made whole like that, and with everybody else, giving comes first.
-    """
+    """Whether somebody would get workers and give others back, and neither could be carried out before the other. A gang below its minimum is made
+    whole and keeps the rest. Where it is not made whole like that, and with everybody else, giving comes first."""
     if not cluster.forms.elastic:
         return False
     made_whole, giving = cluster.lessons.made_whole, cluster.lessons.giving

@@ -96,9 +96,7 @@ class Ground:
 
     def trial(self, job: Job, *, dated: bool = True, instead_of: str = "") -> Trial:
         """What becomes of a job that waits from now on, of a name that is nobody else's; if `dated`, with the date of one that does not start.
-
-        Instead of another one, which then is gone; of the same name, it is that one as it would be changed, at its own place in the queue.
-        """
+        Instead of another one, which then is gone; of the same name, it is that one as it would be changed, at its own place in the queue."""
         jobs = self.scenario.jobs
         if instead_of == job.name:
             jobs = tuple(job if one.name == instead_of else one for one in jobs)
@@ -213,10 +211,8 @@ class Line:
         return cycle.waiting.of_round(division, choice, lambda one: one is work or one.job.name not in self.reserved)
 
     def _before(self, cycle: Cycle, choice: int, division: Division, queues: dict[int, list[Work]], work: Work) -> list[str]:
-        """Who is served before the job in one round.
-
-        Where the shares are those of the line, everyone goes in the order of the line until the job heads its queue.
-        """
+        """Who is served before the job in one round. Where the shares are those of the line, everyone goes in the order of the line until the job
+        heads its queue."""
         known = self.walks.get((choice, division.name))
         place = queues[work.home].index(work)
         turns: list[tuple[int, int, str]] = []

@@ -186,11 +186,9 @@ class Prospects(ABC):
     def earliest(
         self, ahead: Lookahead, work: Work, quota_type: int, rehearsal: Rehearsal | None = None, *, banned: int | None = None
     ) -> Date | None:
-        """When and where its minimum could start, beside all windows to come or, where `banned` is given, off these nodes whatever comes.
-
-        By counting GPUs, role by role, where that decides; else that is the soonest moment from which on it is tried. What takes parts of GPUs
-        is only tried for a forecast, which hands over its own rehearsal: nothing is kept for it.
-        """
+        """When and where its minimum could start, beside all windows to come or, where `banned` is given, off these nodes whatever comes. By counting
+        GPUs, role by role, where that decides; else that is the soonest moment from which on it is tried. What takes parts of GPUs is only tried for
+        a forecast, which hands over its own rehearsal: nothing is kept for it."""
         wants, roles = work.missing(), work.kind.roles
         parted = any(roles[place].parted for place, _ in wants)
         if (parted and rehearsal is None) or not any(roles[place].gpus or roles[place].parted for place, _ in wants):
@@ -239,10 +237,8 @@ class Prospects(ABC):
         return bool(at and work.seats) and self.cycle.now + at >= ends_at(self.cycle, work)
 
     def _beside_windows(self, ahead: Lookahead, work: Work, quota_type: int, length: int, soonest: Date, *, tried: bool) -> tuple[Date, int] | None:
-        """The soonest date at which no coming window is in the way of a start, and the nodes that one keeps clear until later.
-
-        There it would not be let in, and the place would be kept in vain. Jobs of several roles and parts of GPUs are only tried for a forecast.
-        """
+        """The soonest date at which no coming window is in the way of a start, and the nodes that one keeps clear until later. There it would not be
+        let in, and the place would be kept in vain. Jobs of several roles and parts of GPUs are only tried for a forecast."""
         cluster, windows, milli = self.cycle.cluster, self.cycle.cluster.windows, work.missing_milli(quota_type)
         if not windows.lets(cluster, work, quota_type, milli, self.cycle.now + soonest.at):
             return None

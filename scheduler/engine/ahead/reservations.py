@@ -225,10 +225,8 @@ def _room(book: Book, node: int, since: int, until: int, inside: bool, work: Wor
 
 
 def _binds(book: Book, entry: Entry, own: int, inside: bool, work: Work) -> bool:
-    """A reservation binds what comes behind it; and what stays within its guarantee is not held back by a job above its own.
-
-    In its own queue it binds all that comes behind its holder, also who had asked for another type before.
-    """
+    """A reservation binds what comes behind it; and what stays within its guarantee is not held back by a job above its own. In its own queue it
+    binds all that comes behind its holder, also who had asked for another type before."""
     if entry.work.home == work.home:
         rank = book.cycle.waiting.order.rank
         return (entry.place < own or len(book.cycle.grid.types) > 1) and rank(entry.work) < rank(work)

@@ -78,10 +78,8 @@ def _seven_slice_board(
     usable_gib: tuple[float, ...] | None = None,
     sms: tuple[int | None, ...] = _UNKNOWN,
 ) -> Board:
-    """A board of 7 compute and 8 memory slices. `named` is the GB in the names of 1g, 2g, 3g and 7g; `usable_gib` was measured.
-
-    Without a measurement the usable memory is taken low (0.88 of the name, below every measured board): nothing is promised in vain.
-    """
+    """A board of 7 compute and 8 memory slices. `named` is the GB in the names of 1g, 2g, 3g and 7g; `usable_gib` was measured. Without a measurement
+    the usable memory is taken low (0.88 of the name, below every measured board): nothing is promised in vain."""
     inferred = usable_gib is None
     one, two, three, seven = (int(gib * 1024) for gib in (usable_gib or tuple(gb * 0.88 for gb in named)))
     g1, g2, g3, g7 = named
@@ -121,10 +119,8 @@ BOARDS: dict[str, Board] = {board.name: board for board in _BOARDS}
 
 @cache
 def board_of(gpu_type: str) -> Board | None:
-    """The board behind a type name such as `H100-SXM-80GB` or `NVIDIA H200`; None where the type can't be split.
-
-    The memory in the name decides between boards of one model; a model known in one size needs none.
-    """
+    """The board behind a type name such as `H100-SXM-80GB` or `NVIDIA H200`; None where the type can't be split. The memory in the name decides
+    between boards of one model; a model known in one size needs none."""
     words = re.split(r"[^A-Z0-9]+", gpu_type.upper())
     candidates = [board for board in _BOARDS if any(model in words for model in board.models)]
     sizes = [int(match) for match in re.findall(r"(\d+) ?GB", gpu_type.upper())]

@@ -62,10 +62,8 @@ def keep(cycle: Cycle, work: Work, types: tuple[int, ...], *, heads: bool = Fals
 
 
 def _may_have_a_date(cycle: Cycle, work: Work, quota_type: int, *, heads: bool) -> bool:
-    """Within the fair share, or no job within it waits for that type; and past the gates.
-
-    What later work of its own leaf uses is not counted. Of a job that its gates refuse, they are kept, and a place from when they let it in.
-    """
+    """Within the fair share, or no job within it waits for that type; and past the gates. What later work of its own leaf uses is not counted. Of a
+    job that its gates refuse, they are kept, and a place from when they let it in."""
     book, tree, division = cycle.book, cycle.tree, cycle.tree.division(quota_type)
     leaf, milli = work.leaf, work.missing_milli(quota_type)
     stays, behind = tree.within_share(leaf, quota_type, milli), not heads and quota_type in book.blocked_within

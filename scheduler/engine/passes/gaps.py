@@ -49,10 +49,8 @@ class Due(Rights):
 
 
 def leaves_in_time(cycle: Cycle, work: Work, quota_type: int, crowded: Collection[int]) -> bool:
-    """Whether a job in a gap will surely give way to a holder that has waited `max_wait_s`: not if anything is guaranteed to its queue.
-
-    Once other work of that queue has ended, the job may stand inside the guarantee, and the holder could not have its place.
-    """
+    """Whether a job in a gap will surely give way to a holder that has waited `max_wait_s`: not if anything is guaranteed to its queue. Once other
+    work of that queue has ended, the job may stand inside the guarantee, and the holder could not have its place."""
     if not places_of_overdue(cycle.book, work) & sum(1 << node for node in crowded):
         return True
     division = cycle.tree.division(quota_type)
@@ -65,10 +63,8 @@ def lenders(cycle: Cycle, work: Work, quota_type: int) -> list[Work]:
 
 
 def _may_be_taken(division: Division, mine: int, holds: int, theirs: int, they_hold: int, *, spared: bool) -> bool:
-    """Whether a sibling that holds so much could reclaim something from a node that holds so much.
-
-    `spared`: the holder has waited `max_wait_s`, so that only work within its guarantees could.
-    """
+    """Whether a sibling that holds so much could reclaim something from a node that holds so much. `spared`: the holder has waited `max_wait_s`, so
+    that only work within its guarantees could."""
     if not spared and holds > division.counts_on[mine]:
         return True
     promised, theirs_promised = division.guaranteed[mine], division.guaranteed[theirs]
@@ -87,10 +83,8 @@ def in_gaps(cycle: Cycle, work: Work, quota_type: int) -> tuple[bool, tuple[Work
 
 
 def not_bound(cycle: Cycle, work: Work, quota_type: int, lent: Sequence[Work]) -> list[Work]:
-    """Those whom its reservation never bound: who ranks higher in its own queue, or stays within his guarantees where it does not.
-
-    Beside them the reservation is computed anew. To others who do not leave for it now it stays due, so that nobody is a reason for a later date.
-    """
+    """Those whom its reservation never bound: who ranks higher in its own queue, or stays within his guarantees where it does not. Beside them the
+    reservation is computed anew. To others who do not leave for it now it stays due, so that nobody is a reason for a later date."""
     tree, least = cycle.tree, work.missing_milli(quota_type)
     above = not tree.within_guarantee(work.leaf, quota_type, least)
     return [

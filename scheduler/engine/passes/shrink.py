@@ -45,10 +45,8 @@ def shrink(cycle: Cycle, work: Work, quota_type: int) -> Reason | None:
 
 
 def give_own(cycle: Cycle) -> None:
-    """A degraded gang that nothing else can repair gives back its own surplus; the next plan puts the workers it lacks there.
-
-    One gang in a plan, as the last thing that is done: nobody else takes the room that it makes.
-    """
+    """A degraded gang that nothing else can repair gives back its own surplus; the next plan puts the workers it lacks there. One gang in a plan, as
+    the last thing that is done: nobody else takes the room that it makes."""
     lacking = [work for work in cycle.waiting.queues.open if work.degraded and work in cycle.waiting and may_cause_evictions(cycle, work)]
     for work in sorted(lacking, key=cycle.waiting.order.rank):
         units = [] if work.gave_back or work.grown() else [unit for unit in cycle.units().units_of(work.order) if unit.surplus]

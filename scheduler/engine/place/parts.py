@@ -58,11 +58,9 @@ class Parts:
         return seats
 
     def best(self, role: Role, bits: int) -> Offer | None:
-        """Where one worker finds the best parts.
-
-        Of the nodes on which nothing is to be joined those of one make differ only in how many whole GPUs they have left, so the first of the
-        fullest stands for all of them; and they come behind every node on which all is to be had on GPUs that are split already.
-        """
+        """Where one worker finds the best parts. Of the nodes on which nothing is to be joined those of one make differ only in how many whole GPUs
+        they have left, so the first of the fullest stands for all of them; and they come behind every node on which all is to be had on GPUs that are
+        split already."""
         bits &= self.view.hosts(role.cpu_milli, role.host_memory_mib)
         joined_to = self._nodes_to_join(role) & bits
         offers = [offer for node in bits_of_large(joined_to) if (offer := self.offer(node, role)) is not None]
@@ -103,10 +101,8 @@ class Parts:
         return sum(1 << node for node in {node for (node, _), split in splits.items() if self._joins(split, role, nodes[node].gpu_memory_mib)})
 
     def _split_anew(self, key: tuple[int, int], part: Part) -> None:
-        """Note that a GPU is split anew where an instance is not there yet.
-
-        Empty instances that are in its way are destroyed, all of them where that is not a matter of place.
-        """
+        """Note that a GPU is split anew where an instance is not there yet. Empty instances that are in its way are destroyed, all of them where that
+        is not a matter of place."""
         split, board = self.view.splits.get(key), board_of(self.grid.nodes[key[0]].gpu_type)
         assert board is not None
         if split is not None and Instance(part.start, part.profile) in split.instances:
@@ -138,11 +134,8 @@ class Parts:
         return (*rank, self.view.count[node], node), node, tuple(part for _, part in chosen)
 
     def _stays(self, node: int, gpu: int) -> bool:
-        """Whether a GPU is still to be shared like this when those have left who are leaving.
-
-        By then it may be promised whole to somebody, be split in another way, or belong to another domain of trust: then the place is only to be
-        had later.
-        """
+        """Whether a GPU is still to be shared like this when those have left who are leaving. By then it may be promised whole to somebody, be split
+        in another way, or belong to another domain of trust: then the place is only to be had later."""
         soon, mode, key = self.fleet.soon, self.mode, (node, gpu)
         if self.view is soon:
             return True

@@ -42,10 +42,8 @@ class Blocks:
         return any(self.kinds)
 
     def least_broken(self, view: View, gpus: int, nodes: Sequence[int], *, anew: bool = True) -> Sequence[int]:
-        """Nodes with equally many idle GPUs, given in path order: those first of which a worker of so many GPUs breaks least.
-
-        What it costs is worked out once for a gang (`anew` with its first worker), as it stood before.
-        """
+        """Nodes with equally many idle GPUs, given in path order: those first of which a worker of so many GPUs breaks least. What it costs is worked
+        out once for a gang (`anew` with its first worker), as it stood before."""
         if anew and self._view != (view, view.version):
             self._costs.clear()
             self._view = (view, view.version)

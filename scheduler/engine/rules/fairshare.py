@@ -24,8 +24,7 @@ def siblings(guaranteed: list[int | None], weight: list[int], priority: list[int
 
 def divide(pool: int, wants: Sequence[int], stated: Siblings, usage_weight: int = 0) -> list[int]:
     """The fair share of each child that wants so much, of limit and request the lesser: guarantees first, then the surplus by weight and past usage,
-    highest priority first.
-    """
+    highest priority first."""
     shares, rest = [], pool
     for want, promised in zip(wants, stated.guaranteed, strict=True):
         most = pool if promised is None else promised

@@ -221,10 +221,8 @@ def _starts(cycle: "Cycle", hold: Hold, gate: Gate) -> int:
 
 
 def _date(cycle: "Cycle", hold: Hold, gate: Gate) -> int | None:
-    """When the holder may start, in milliseconds from now; 0: as soon as anything ends. None: nothing is kept for it.
-
-    By reclaim that is as soon as enough of its own leaf has ended: at once, until all passes have refused it.
-    """
+    """When the holder may start, in milliseconds from now; 0: as soon as anything ends. None: nothing is kept for it. By reclaim that is as soon as
+    enough of its own leaf has ended: at once, until all passes have refused it."""
     if gate.rule is Rule.SHARE and (hold.opens or hold.work.order not in cycle.held_shares.refused):
         return hold.opens
     if (at := cycle.book.date_of(hold.work)) is not None:

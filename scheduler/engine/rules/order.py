@@ -21,11 +21,9 @@ def anyone(_: Sequence[Work], at: int) -> int:
 
 
 class JobOrder:
-    """The order of jobs in a queue: a window of the class is owed, class and number, age, name.
-
-    It is owed while the window lasts, also where it is full or of another type (docs/engine.md, known faults).
-    Minima before surplus is no part of it: jobs grow when no pass adds anything more (cycle.py, grow.py).
-    """
+    """The order of jobs in a queue: a window of the class is owed, class and number, age, name. It is owed while the window lasts, also where it is
+    full or of another type (docs/engine.md, known faults). Minima before surplus is no part of it: jobs grow when no pass adds anything more
+    (cycle.py, grow.py)."""
 
     def __init__(self, windows: Windows) -> None:
         self.owed = {window.class_rank for window in windows.of_classes}  # classes
@@ -57,10 +55,8 @@ class JobOrder:
 
 
 class QueueOrder:
-    """Waiting jobs by leaf, each leaf in its own order; `best` is the job that the tree serves first.
-
-    A head that the pass has refused makes room for the next one, from where `onward` finds it, and the leaf is compared by that.
-    """
+    """Waiting jobs by leaf, each leaf in its own order; `best` is the job that the tree serves first. A head that the pass has refused makes room for
+    the next one, from where `onward` finds it, and the leaf is compared by that."""
 
     def __init__(
         self, tree: Tree, division: Division, queues: Mapping[int, Sequence[Work]], milli: Callable[[Work], int], onward: Onward = anyone

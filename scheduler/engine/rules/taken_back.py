@@ -63,10 +63,8 @@ class Takers:
             self._movers[one.order] = work.order
 
     def served(self, work: Work, before: Mark, losers: Iterable[Work], code: str, *, upset: bool) -> None:
-        """A job got a place at the cost of others. Who loses here what it got in the same way takes its victims back with it.
-
-        `upset`: somebody stopped running for it. Who only took what this plan had started has nothing to give back should it lose the place again.
-        """
+        """A job got a place at the cost of others. Who loses here what it got in the same way takes its victims back with it. `upset`: somebody
+        stopped running for it. Who only took what this plan had started has nothing to give back should it lose the place again."""
         self.held_back.pop(work.order, None)
         (self._reclaimed.add if code == "reclaim" else self._reclaimed.discard)(work.order)
         ousted = [one.order for one in dict.fromkeys(losers) if not one.seats and one.order in self.dear] if self.dear else []
@@ -92,10 +90,8 @@ class Takers:
         raise TakenBack
 
     def second_chance(self) -> bool:
-        """Nobody else can do anything more: let those try again who were held back. False where there is nobody.
-
-        At last, once in a plan, they try as in the next one, to which all that stands by then is ordinary running work.
-        """
+        """Nobody else can do anything more: let those try again who were held back. False where there is nobody. At last, once in a plan, they try as
+        in the next one, to which all that stands by then is ordinary running work."""
         if not self.held_back:
             return False
         cluster, here = self.cycle.cluster, self.cycle.cluster.mark()

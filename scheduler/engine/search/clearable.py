@@ -124,10 +124,8 @@ class Clearable:
         return np.logical_and.reduce(ample)
 
     def cheapest(self, need: Need, allowed: Ints, most: int) -> list[int] | None:
-        """So many nodes of a slice that are cleared by moving the fewest jobs each, and of these where least is lost.
-
-        None where there are not as many whose jobs find room elsewhere, or where one is short and takes more jobs than may be moved.
-        """
+        """So many nodes of a slice that are cleared by moving the fewest jobs each, and of these where least is lost. None where there are not as
+        many whose jobs find room elsewhere, or where one is short and takes more jobs than may be moved."""
         low, high, count, short = need
         jobs = self.jobs[low:high] * ((allowed[low:high] > 0) & self._roomy_beside(count - short)[low:high])
         places = np.flatnonzero(jobs)
@@ -170,10 +168,8 @@ class Clearable:
 
 
 def _sizes_leaving(node: int, works: Sequence[Work], usable: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
-    """GPUs of the workers who leave a node, and all sizes that need a place elsewhere; None where what comes free can't be counted.
-
-    A worker who fills another node wins there what he takes. What comes free where he shares one is not counted.
-    """
+    """GPUs of the workers who leave a node, and all sizes that need a place elsewhere; None where what comes free can't be counted. A worker who
+    fills another node wins there what he takes. What comes free where he shares one is not counted."""
     here: list[int] = []
     sizes: list[int] = []
     for work in works:

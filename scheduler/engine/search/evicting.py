@@ -270,11 +270,8 @@ def take_in_turn(cycle: Cycle, taking: Taking, small: Ranked, take: Callable[[Cy
 
 
 def _take_cheaply(cycle: Cycle, taking: Taking) -> bool:
-    """Take what is needed from others than those for whom somebody stopped running in this plan, if that can be done.
-
-    Taking such a place sets the plan back to before it was given. With another victim at hand both keep what they got, which is
-    what setting it back would come to as well.
-    """
+    """Take what is needed from others than those for whom somebody stopped running in this plan, if that can be done. Taking such a place sets the
+    plan back to before it was given. With another victim at hand both keep what they got, which is what setting it back would come to as well."""
     dear, ranked = cycle.takers.dear, taking.ranked
     others = [pair for pair in ranked if pair[1].work.order not in dear] if dear else ranked
     if len(others) == len(ranked):
@@ -283,10 +280,8 @@ def _take_cheaply(cycle: Cycle, taking: Taking) -> bool:
 
 
 def take_units(cycle: Cycle, taking: Taking) -> Reason | None:
-    """Take what must be taken and start the job there. None: done; else why not, and nothing was taken.
-
-    Sets that cross no line go first, also off places that are kept for others.
-    """
+    """Take what must be taken and start the job there. None: done; else why not, and nothing was taken. Sets that cross no line go first, also off
+    places that are kept for others."""
     if not taking.ranked:
         return NOTHING
     first, others = _take_least(cycle, taking, crossing=False)

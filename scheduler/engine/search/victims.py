@@ -494,10 +494,8 @@ def most_freed_by(units: Sequence[Unit]) -> int:
 
 
 def fewest(taken: Sequence[T], fits: Callable[[Sequence[T]], bool]) -> list[T]:
-    """What is left if each unit without which the job still fits is given back, last taken first.
-
-    More room never hurts, so as many as can go together go one after the other as well, and are found by doubling and halving.
-    """
+    """What is left if each unit without which the job still fits is given back, last taken first. More room never hurts, so as many as can go
+    together go one after the other as well, and are found by doubling and halving."""
     kept, end = list(taken), len(taken)  # what stands from `end` on is needed
     while end:
         gone, bad, step = 0, end + 1, 1  # so many before `end` can go, so many can't
@@ -540,10 +538,8 @@ Slot = tuple[tuple[int, ...], int, int, int, list[Unit]]  # what the node has co
 
 
 def _collect_by_node(cluster: Cluster, units: Ranked, rights: Rights, target: Target, counter: Counter) -> list[Unit] | None:
-    """Where only so much may be taken, it must not be taken here and there: clear the nodes that cost least, one worker's room at a time.
-
-    Where that has been used up before the job fits, the search goes on behind the first unit that was taken.
-    """
+    """Where only so much may be taken, it must not be taken here and there: clear the nodes that cost least, one worker's room at a time. Where that
+    has been used up before the job fits, the search goes on behind the first unit that was taken."""
     usable, low, high, flags = cluster.grid.usable, target.low, target.high, target.flags
     here: dict[int, list[Here]] = {node: [] for node in range(low, high) if flags is None or flags[node]}
     for rank, unit in units:

@@ -102,10 +102,8 @@ class Form:
         return sum([len(ranks) * self.worker_milli(place, quota_type) for place, ranks in wants])
 
     def request_milli(self, quota_type: int, by_type: bool) -> int:
-        """What it counts in R while it waits: up to its most workers, each part as large as on any of the accepted types.
-
-        Where each type is divided `by_type`, that goes for memory alone: an instance is as large as it is there.
-        """
+        """What it counts in R while it waits: up to its most workers, each part as large as on any of the accepted types. Where each type is divided
+        `by_type`, that goes for memory alone: an instance is as large as it is there."""
         key = (quota_type, by_type)
         if key not in self._request:
             self._request[key] = self._new_request(quota_type, by_type)

@@ -210,10 +210,8 @@ class Grid:
 
 
 def type_rank(choice: str, prices: Mapping[str, int], gpu_type: str, speed: int, place: int) -> tuple[Fraction, int, int]:
-    """Of a type on which the job has a speed above 0 and that comes at a place among those that it names: the least is tried first.
-
-    By what a unit of work costs there, or by the place; the faster type first where these are equal, then by the place.
-    """
+    """Of a type on which the job has a speed above 0 and that comes at a place among those that it names: the least is tried first. By what a unit of
+    work costs there, or by the place; the faster type first where these are equal, then by the place."""
     first = Fraction(place if choice == "stated" else 0)
     if choice == "cheapest":
         first = Fraction(prices.get(gpu_type, NO_PRICE), speed)

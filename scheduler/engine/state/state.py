@@ -85,10 +85,8 @@ class State:
     # From one plan to the next
 
     def go_on(self, scenario: Scenario) -> bool:
-        """Take up what differs between the jobs of the plan before and those of this one.
-
-        False where that does not suffice: on other nodes or with other quotas, or where other windows last than before.
-        """
+        """Take up what differs between the jobs of the plan before and those of this one. False where that does not suffice: on other nodes or with
+        other quotas, or where other windows last than before."""
         mine = self.scenario
         if scenario.now < mine.now or not self.forms.serve(scenario) or mine.quotas != scenario.quotas or mine.demand != scenario.demand:
             return False

@@ -357,10 +357,8 @@ class Tree(Layout):
     # Order
 
     def key(self, place: int, division: Division, milli: int, less: int = 0) -> tuple[int, ...]:
-        """Where a node stands among its siblings with its best job asking for `milli`; the least key is served first.
-
-        `less` is what the node would no longer use.
-        """
+        """Where a node stands among its siblings with its best job asking for `milli`; the least key is served first. `less` is what the node would
+        no longer use."""
         used = division.used[place] - less
         promised = division.guaranteed[place]
         base = division.counts_on[place]

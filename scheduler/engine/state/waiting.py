@@ -88,10 +88,8 @@ class Waiting:
         return self._again.values()
 
     def judge(self) -> bool:
-        """Whoever lost his place asks again only where he could start: there may be types without room for him, or limits below what he had.
-
-        Returns whether that changed what anybody asks for.
-        """
+        """Whoever lost his place asks again only where he could start: there may be types without room for him, or limits below what he had. Returns
+        whether that changed what anybody asks for."""
         judged = self._judged
         out = [work for work in self.cluster.put_out if work.order not in judged and work.evicted and not work.seats]
         judged.update([work.order for work in out])

@@ -23,10 +23,8 @@ from .openings import Allowances, Taken
 def serving(
     cycle: Cycle, choice: int, division: Division, queues: Mapping[int, Sequence[Work]], gone: Iterable[tuple[int, int, str]] = ()
 ) -> Iterator[tuple[Work, int]]:
-    """Who waits in one round, in the order in which queues are served when room comes, each with the milli-GPU that it asks for.
-
-    What is foreseen for a queue counts as used by it, so that queues take turns. `gone`: the leaf, milli-GPU and name of who had its turn.
-    """
+    """Who waits in one round, in the order in which queues are served when room comes, each with the milli-GPU that it asks for. What is foreseen for
+    a queue counts as used by it, so that queues take turns. `gone`: the leaf, milli-GPU and name of who had its turn."""
     then = copy(division)
     then.used = [*division.used]
     for leaf, asked, _ in gone:

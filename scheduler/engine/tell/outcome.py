@@ -21,11 +21,9 @@ from .waking import next_wake
 
 
 class Told:
-    """What the plan before has told, as long as nothing that it was told from has changed.
-
-    The reasons of a waiting job come from the books of its leaf, of all above it and of what stands beside that path, and from the room for its
-    shape. Where these are as they were, so are the reasons. All else (a note of this plan, a date, a delay that runs out) is told anew.
-    """
+    """What the plan before has told, as long as nothing that it was told from has changed. The reasons of a waiting job come from the books of its
+    leaf, of all above it and of what stands beside that path, and from the room for its shape. Where these are as they were, so are the reasons. All
+    else (a note of this plan, a date, a delay that runs out) is told anew."""
 
     def __init__(self) -> None:
         self.turn = -1  # of which plan it is
