@@ -20,7 +20,7 @@ from scheduler.benchmarks.peak import peak_mib
 from scheduler.cli import spell, whole
 from scheduler.engine.cycle import make_plan
 from scheduler.engine.model.values import Scenario
-from scheduler.engine.state.kept import Kept
+from scheduler.engine.state.state import Kept
 from scheduler.engine.trial import Ground
 from scheduler.scenarios.reading import load, parse
 from scheduler.scenarios.spelling import spelt

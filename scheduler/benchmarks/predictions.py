@@ -17,7 +17,7 @@ from typing import Any
 from scheduler.engine.cycle import make_plan
 from scheduler.engine.model.plan import Plan
 from scheduler.engine.model.values import QUEUED, Job, Scenario
-from scheduler.engine.state.kept import Kept
+from scheduler.engine.state.state import Kept
 from scheduler.scenarios.reading import parse
 from scheduler.simulation.futures import Lasted, Stage, Waits, past_of, stated_length, waits_foreseen
 from scheduler.simulation.progress import MILLION

@@ -10,12 +10,12 @@ from .model.plan import Course, Plan
 from .model.values import Scenario
 from .passes import allocate, backfill, consolidate, grow, preempt, reclaim, repartition, shrink, stale
 from .rules.claims import charge_claims
-from .rules.invariants import prepare
+from .rules.invariants import First
 from .rules.taken_back import TakenBack, TakenInVain
 from .rules.times import held_off_until
 from .state.cluster import Cluster
-from .state.kept import Kept
 from .state.planning import ANYONE, FAIR, IN_ORDER, Cycle
+from .state.state import Kept
 from .state.work import Work
 from .tell.forecast import Forecast
 from .tell.outcome import carry_on, conclude
@@ -60,7 +60,7 @@ def _planned(scenario: Scenario, kept: Kept | None, end: Callable[[Cycle], T]) -
     made = end(cycle)
     if kept is not None:
         kept.keep(cycle)
-        prepare(cycle.cluster)
+        cycle.cluster.state.first = cycle.cluster.state.first or First(cycle.cluster)  # what the next plan is checked against
     # Its parts know it, and it knows the fleet: without this, the fleet of each plan would stay until the garbage collector comes by.
     vars(cycle).clear()
     return made

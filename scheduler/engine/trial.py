@@ -19,8 +19,8 @@ from .model.values import Job, Scenario
 from .rules.invariants import check
 from .rules.times import duration
 from .rules.windows import NEVER
-from .state.kept import Kept
 from .state.planning import Cycle
+from .state.state import Kept
 from .state.tree import Division
 from .state.work import Work
 from .tell.blockers import Blockers
@@ -201,8 +201,7 @@ class Line:
             queues = self._queues(cycle, choice, division, work)
             if work in queues.get(work.home, ()):
                 before.update(self._before(cycle, choice, division, queues, work))
-                found = self._behind(cycle, work, cycle.waiting.tried_types(work, choice), before)
-                if found is not None:
+                if (found := self._behind(cycle, work, cycle.waiting.tried_types(work, choice), before)) is not None:
                     return found
             before.update(other.job.name for queue in queues.values() for other in queue if other is not work)
         return None

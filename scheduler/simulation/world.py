@@ -14,7 +14,7 @@ from scheduler.engine.cycle import make_course
 from scheduler.engine.model.mig import board_of
 from scheduler.engine.model.plan import Course, Decision, Plan
 from scheduler.engine.model.values import QUEUED, Checkpoint, Job, Node, Placed, Role, Run, Scenario, new_run
-from scheduler.engine.state.kept import Kept
+from scheduler.engine.state.state import Kept
 
 from .applying import came_by_reclaim, placed, split_anew
 from .past import PastUsage

@@ -11,7 +11,7 @@ from gpufleet.core.moment import one_moment
 from gpufleet.core.prepared import Prepared, together
 from gpufleet.core.times import millis
 from scheduler.engine.model.values import CLASS_RANK, HOUR_MS, NO_POWER, Demand, Job, Kind, PowerCaps, Scenario, Settings, Topology, has_lapsed
-from scheduler.engine.state.kept import Kept
+from scheduler.engine.state.state import Kept
 from scheduler.loop.policy import gpu_prices, ruled
 from scheduler.models import Job as JobModel
 from scheduler.snapshots import jobs as rows_of

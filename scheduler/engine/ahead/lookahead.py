@@ -33,7 +33,6 @@ class Lookahead:
         self._steps: dict[int, Steps] = {}  # what follows from all that, as far as it was asked
         self._tables: dict[int, Table] = {}
         self.foreseen: list[tuple[int, int, Places]] = []  # who is foreseen without a reservation: from when on, for how long, where
-        self._everywhere: Ints = np.ones(grid.size, dtype=np.int64)
 
     def copy(self) -> "Lookahead":
         """One that may be changed while this one stays."""
@@ -73,13 +72,11 @@ class Lookahead:
         table.stale.clear()
         return table
 
-    def earliest(self, gpus: int, workers: int, length: int, allowed: Ints | None, level: Level | None, since: int = 0) -> tuple[int, Places] | None:
-        """The earliest (milliseconds from now, [(node, GPUs)]) for so many workers for so long, on these nodes or all, in one domain of a level."""
+    def earliest(self, gpus: int, workers: int, length: int, allowed: Ints, level: Level | None, since: int = 0) -> tuple[int, Places] | None:
+        """The earliest (milliseconds from now, [(node, GPUs)]) for so many workers for so long, on these nodes, in one domain of a level."""
         most = self.grid.most_gpus
         if not gpus or gpus > most:
             return None
-        if allowed is None:
-            allowed = self._everywhere
         length, since = max(1, length), self.now + since
         if workers == 1:
             table = self.table(gpus)
@@ -129,7 +126,6 @@ class Lookahead:
         return best
 
     def reserve(self, moment: int, length: int, places: Places) -> None:
-        """Keep the GPUs from the moment on for so long."""
         start = self.now + moment
         until = END if length >= FOREVER else start + length
         for node, count in places:
@@ -145,7 +141,6 @@ class Lookahead:
         self.reserve(moment, length, [(node, -count) for node, count in places])
 
     def keep_nothing(self) -> None:
-        """Give back all places that are kept."""
         for node in self._kept:
             self._has_changed(node)
         self._kept = {}

@@ -14,7 +14,7 @@ from ..rules.times import duration, ends_at
 from ..rules.windows import NEVER
 from ..state.fleet import Seat
 from ..state.form import Form
-from ..state.grid import ints
+from ..state.grid import flags_of
 from ..state.work import Work
 from .entries import NOWHERE, Date, Entry, Held, Prospect, Stays, seats_of
 from .lookahead import END, FOREVER, Lookahead
@@ -47,7 +47,6 @@ class Closed(NamedTuple):
         return reduce(or_, shut, closed)
 
     def closes(self, nodes: Iterable[int], moment: int) -> bool:
-        """Whether one of these nodes is."""
         off = self.off(moment)
         return bool(off) and any(off >> node & 1 for node in nodes)
 
@@ -223,7 +222,9 @@ class Prospects(ABC):
         asked = [role for role in form.kind.roles if role.least]
         if not work.seats and (any(role.parted for role in asked) or not any(role.gpus for role in asked)):
             return True
-        if work.seats or not form.plain or cluster.windows.lasting or cluster.windows.upcoming or cluster.anyone_ends:
+        if work.seats or not form.plain or cluster.windows.lasting or cluster.windows.upcoming:
+            return False
+        if cluster.state.leavers or cluster.state.ending or any(one.seats and one.ends for one in cluster.journal):
             return False
         return not self.cycle.slots(self.cycle.fleet.soon).could_fit(form, quota_type)
 
@@ -309,9 +310,7 @@ class Prospects(ABC):
             role = work.kind.roles[place]
             if role.gpus:
                 eligible = work.eligible(place, quota_type)
-                nodes = None if eligible.full and not banned else eligible.array
-                if banned:
-                    nodes = eligible.array * ints([not banned >> node & 1 for node in range(self.cycle.grid.size)])
+                nodes = eligible.array * flags_of(~banned, self.cycle.grid.size) if banned else eligible.array
                 if (found := ahead.earliest(role.gpus, len(ranks), length, nodes, level, since)) is None:
                     return None
                 if found[0] >= last.at:

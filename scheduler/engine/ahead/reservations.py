@@ -159,8 +159,8 @@ class Book(Prospects):
         """What is kept that binds so much more of a job."""
         if not (entries := self.entries):
             return entries
-        own, inside = self._asked_at.get(work.order, len(entries)), self.cycle.tree.within_guarantee(work.charged_leaf, quota_type, milli)
-        return [entry for entry in entries if not entry.stands and entry.work is not work and _binds(self, entry, own, inside, work)]
+        reach = Reach(self, work, quota_type, milli)
+        return [entry for entry in entries if not entry.stands and entry.work is not work and reach.binds(entry)]
 
     def lenders(self) -> list[Work]:
         """Who stands in a gap and would leave it on short notice."""
@@ -196,8 +196,8 @@ def off_limits(book: Book, work: Work, quota_type: int, milli: int) -> int:
         return 0  # who takes a part may stand beside somebody who stays longer anyway
     if not (gpus := min(role.gpus for role in work.kind.roles)):
         return 0
-    until, inside = _span(book, work, quota_type, milli)
-    return sum(1 << node for node in book._by_node if _room(book, node, 0, until, inside, work) < gpus)
+    reach = Reach(book, work, quota_type, milli)
+    return sum(1 << node for node in book._by_node if reach.room(node, 0) < gpus)
 
 
 def places_of_overdue(book: Book, work: Work) -> int:
@@ -206,31 +206,37 @@ def places_of_overdue(book: Book, work: Work) -> int:
     return sum(1 << node for node in {node for entry in others if overdue(book.cycle, entry.work) for node, _ in entry.places})
 
 
-def _span(book: Book, work: Work, quota_type: int, milli: int) -> tuple[int, bool]:
-    until = max(1, min(END - 1, book.length(work)))
-    return until, book.cycle.tree.within_guarantee(work.charged_leaf, quota_type, milli)
+class Reach:
+    """So much more of a job beside the reservations: for how long it would stay, and whether inside its guarantees."""
 
+    def __init__(self, book: Book, work: Work, quota_type: int, milli: int) -> None:
+        self.book, self.work = book, work
+        self.until = max(1, min(END - 1, book.length(work)))
+        self.inside = book.cycle.tree.within_guarantee(work.charged_leaf, quota_type, milli)
+        self.own = book._asked_at.get(work.order, len(book._entries))
 
-def _room(book: Book, node: int, since: int, until: int, inside: bool, work: Work) -> int:
-    """GPUs of a node that work may take from one instant to another: what the reservations that bind it leave from their time on."""
-    first, others = END, list[tuple[int, int, int]]()
-    own = book._asked_at.get(work.order, len(book._entries))
-    for entry in book._by_node[node]:
-        if not entry.served and _binds(book, entry, own, inside, work):
-            first = min(first, entry.at)
-        elif not entry.served:
-            others.append((entry.at, entry.at + entry.length, entry.keeps(node)))
-    first = max(first, since)
-    return END if first >= until else book.ahead.least_free(node, first, until, others)
+    def binds(self, entry: Entry) -> bool:
+        """A reservation binds what comes behind it; and what stays within its guarantee is not held back by a job above its own. In its own queue it
+        binds all that comes behind its holder, also who had asked for another type before."""
+        if entry.work.home == self.work.home:
+            rank = self.book.cycle.waiting.order.rank
+            return (entry.place < self.own or len(self.book.cycle.grid.types) > 1) and rank(entry.work) < rank(self.work)
+        return entry.place < self.own and (entry.guaranteed or not self.inside)
 
+    def binding(self, node: int) -> list[Entry]:
+        """What is kept on a node before the job has left, and binds it."""
+        return [entry for entry in self.book._by_node[node] if not entry.served and entry.at < self.until and self.binds(entry)]
 
-def _binds(book: Book, entry: Entry, own: int, inside: bool, work: Work) -> bool:
-    """A reservation binds what comes behind it; and what stays within its guarantee is not held back by a job above its own. In its own queue it
-    binds all that comes behind its holder, also who had asked for another type before."""
-    if entry.work.home == work.home:
-        rank = book.cycle.waiting.order.rank
-        return (entry.place < own or len(book.cycle.grid.types) > 1) and rank(entry.work) < rank(work)
-    return entry.place < own and (entry.guaranteed or not inside)
+    def room(self, node: int, since: int) -> int:
+        """GPUs of a node that it may take from an instant on: what the reservations that bind it leave from their time on."""
+        first, others = END, list[tuple[int, int, int]]()
+        for entry in self.book._by_node[node]:
+            if not entry.served and self.binds(entry):
+                first = min(first, entry.at)
+            elif not entry.served:
+                others.append((entry.at, entry.at + entry.length, entry.keeps(node)))
+        first = max(first, since)
+        return END if first >= self.until else self.book.ahead.least_free(node, first, self.until, others)
 
 
 def delays(book: Book, work: Work, quota_type: int, milli: int, seats: tuple[Seat, ...]) -> list[int]:
@@ -238,16 +244,21 @@ def delays(book: Book, work: Work, quota_type: int, milli: int, seats: tuple[Sea
     book._settle_up_to(work)
     if not book._entries or all(seat.node not in book._by_node for seat in seats):
         return []
-    until, inside = _span(book, work, quota_type, milli)
-    crowded = []
-    for node, starts in _taken(book, seats).items():
+    reach, crowded = Reach(book, work, quota_type, milli), list[int]()
+    taken: dict[int, list[int]] = {}  # by node, from when on each GPU is held that somebody could miss
+    for seat in seats:
+        if seat.node in book._by_node:
+            taken.setdefault(seat.node, []).extend([0] * seat.mask.bit_count())
+    for node, gpu in {(seat.node, part.gpu) for seat in seats for part in seat.parts if seat.node in taken}:
         # What joins others on a GPU takes it only from the time on at which they have left.
-        if any(since < until and number > _room(book, node, since, until, inside, work) for number, since in enumerate(starts, 1)):
+        taken[node].append(max(0, book.stays.shared_until(node, gpu) - book.cycle.now))
+    for node, starts in taken.items():
+        if any(since < reach.until and number > reach.room(node, since) for number, since in enumerate(sorted(starts), 1)):
             crowded.append(node)
     colocation, hosts = book.cycle.cluster.colocation, book.hosts_bind and any(seat.cpus or seat.memory for seat in seats)
     if colocation is None and not hosts:
         return crowded
-    kept = [(node, _binding(book, node, until, inside, work)) for node in sorted({seat.node for seat in seats}) if node in book._by_node]
+    kept = [(node, reach.binding(node)) for node in sorted({seat.node for seat in seats}) if node in book._by_node]
     if colocation is not None:
         crowded += [node for node, entries in kept if any(colocation.parts(work, entry.work, node) for entry in entries)]
     rehearsal = book.rehearsal(book.ahead)
@@ -259,27 +270,10 @@ def delays(book: Book, work: Work, quota_type: int, milli: int, seats: tuple[Sea
     return [*dict.fromkeys(crowded)]
 
 
-def _taken(book: Book, seats: tuple[Seat, ...]) -> dict[int, list[int]]:
-    """By node, from when on each GPU is held that somebody could miss."""
-    taken: dict[int, list[int]] = {}
-    for seat in seats:
-        if seat.node in book._by_node:
-            taken.setdefault(seat.node, []).extend([0] * seat.mask.bit_count())
-    for node, gpu in {(seat.node, part.gpu) for seat in seats for part in seat.parts if seat.node in taken}:
-        taken[node].append(max(0, book.stays.shared_until(node, gpu) - book.cycle.now))
-    return {node: sorted(starts) for node, starts in taken.items()}
-
-
-def _binding(book: Book, node: int, until: int, inside: bool, work: Work) -> list[Entry]:
-    """What is kept on a node before an instant and binds a job."""
-    own = book._asked_at.get(work.order, len(book._entries))
-    return [entry for entry in book._by_node[node] if not entry.served and entry.at < until and _binds(book, entry, own, inside, work)]
-
-
 def held_back(book: Book, work: Work, quota_type: int, milli: int, node: int) -> Reason:
     """Whose reservation on a node stands in the way of a job: the first that binds it."""
-    binding = _binding(book, node, *_span(book, work, quota_type, milli), work)
-    entry = (binding or book._by_node[node])[0]  # of one that was served meanwhile, too, the job may have been held off
+    # Of one that was served meanwhile, too, the job may have been held off.
+    entry = (Reach(book, work, quota_type, milli).binding(node) or book._by_node[node])[0]
     at = spell_instant(book.cycle.now + entry.at)
     holder = entry.work.job.name
     detail = f"would still run at {at}, when {holder} has {len(entry.places)} node{'s' * (len(entry.places) != 1)} reserved"

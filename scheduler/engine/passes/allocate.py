@@ -95,11 +95,10 @@ class Walk:
         return (work.form.shape, work.trust(self.cycle.settings.sharing_trust)) if work.kind.sharing == "mps" else work.form.shape
 
     def _in_turn(self, work: Work, types: tuple[int, ...]) -> tuple[int, ...]:
-        """The types in which it may be served now."""
         if not self.by_right:
             return types
         milli = self.cycle.waiting.asked_milli(work, self.choice)
-        return tuple(quota_type for quota_type in types if self.cycle.has_turn(work, quota_type, milli))
+        return tuple(quota_type for quota_type in types if self.cycle.tree.within_share(work.leaf, quota_type, milli))
 
     def may_fit(self, work: Work, quota_type: int) -> bool:
         known, shape, alike = self.fits[quota_type], work.form.shape, self._alike(work)
@@ -169,7 +168,7 @@ def try_start(cycle: Cycle, work: Work, quota_type: int) -> str:
         cycle.book.has_backfilled |= work.backfilled
         cycle.changed()
         if repairs:
-            cycle.takers.repaired(work, before)
+            cycle.takers.moved(work, before)
         return STARTED
     cycle.cluster.undo(before)
     if found.why is not None:
@@ -208,8 +207,7 @@ def _look(cycle: Cycle, work: Work, quota_type: int) -> Look:
 def fit_any(cycle: Cycle, work: Work, quota_type: int, banned: int) -> tuple[Seat, ...] | None:
     for view in cycle.fleet.views():
         mark = cycle.cluster.mark() if work.evicted else None  # nobody else can stand in a circle
-        seats = fit(cycle, work, quota_type, view, banned)
-        if seats is not None:
+        if (seats := fit(cycle, work, quota_type, view, banned)) is not None:
             if mark is None or not cycle.cluster.in_a_circle(work, seats):
                 return seats
             cycle.cluster.undo(mark)
@@ -217,7 +215,6 @@ def fit_any(cycle: Cycle, work: Work, quota_type: int, banned: int) -> tuple[Sea
 
 
 def _clear_of_reservations(cycle: Cycle, work: Work, quota_type: int, milli: int, banned: int) -> tuple[Seat, ...] | None:
-    """A place that delays no reservation."""
     book = cycle.book
     if overdue := places_of_overdue(book, work):  # also of what they do not bind: elsewhere it is as well off
         mark = cycle.cluster.mark()

@@ -35,8 +35,7 @@ def keep(cycle: Cycle, work: Work, types: tuple[int, ...], *, heads: bool = Fals
         # It has not left yet, so it may stand elsewhere at once, but no date is kept for it before the next plan. Nor for others whom this plan
         # puts out: what is free in one type may be somebody's from then on, and each type is asked about.
         for quota_type in types:
-            entry = book.add(work, (quota_type,), only_now=True)
-            if entry is not None:
+            if (entry := book.add(work, (quota_type,), only_now=True)) is not None:
                 due(cycle, work, quota_type)
                 if work.seats:
                     return

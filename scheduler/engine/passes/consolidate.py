@@ -12,7 +12,7 @@ from ..model.values import Preemptible
 from ..place.placement import Placer, fit_one, is_alone
 from ..rules.gates import closed_gate, kept_clear
 from ..rules.times import overdue
-from ..search.clearable import Cost, Need, cost_of
+from ..search.clearable import Cost, cost_of
 from ..search.evicting import Target, delaying_none, place_in, targets
 from ..state.fleet import Seat, View
 from ..state.form import Wants
@@ -57,8 +57,7 @@ def _moves_for(cycle: Cycle, work: Work) -> int:
 
 def consolidate(cycle: Cycle, work: Work, quota_type: int) -> Reason | None:
     milli = work.missing_milli(quota_type)
-    refused = closed_gate(cycle, work, work.leaf, quota_type, milli)
-    if refused is not None:
+    if (refused := closed_gate(cycle, work, work.leaf, quota_type, milli)) is not None:
         return refused
     loses, counts = False, work.form.plain and not work.seats and not cycle.cluster.apart(work)
     for cost, moved, target in (_counted if counts else _tried)(cycle, work, quota_type):
@@ -75,13 +74,11 @@ def consolidate(cycle: Cycle, work: Work, quota_type: int) -> Reason | None:
 
 @cache
 def no_moves(most: int) -> Reason:
-    """A plan may move so many jobs, all in all."""
     return reason("moves", f"no set of at most {most} move{'s' * (most != 1)} makes room", most=most)
 
 
 @cache
 def used_up(most: int) -> Reason:
-    """So many were moved for others in this plan."""
     are = "1 move that a plan may make is" if most == 1 else f"{most} moves that a plan may make are"
     return reason("moves", f"the {are} used up; the next plan may move jobs for it", most=most)
 
@@ -124,9 +121,8 @@ def _counted(cycle: Cycle, work: Work, quota_type: int) -> list[Moves]:
     for target, slots in zip(targets(cycle, work, quota_type), room, strict=True):
         if slots >= target.count:
             continue  # it would fit as it is, and was held back for another reason
-        assert target.allowed is not None
         clearable = cycle.movables.clearable(target.gpus)
-        nodes = clearable.cheapest(Need(target.low, target.high, target.count, target.count - slots), target.allowed, most)
+        nodes = clearable.cheapest(target, target.count - slots, most)
         leaving = {one.order: one for node in nodes or () for one in clearable.works[node]}
         moved = [leaving[order] for order in sorted(leaving)]
         if nodes is not None and len(moved) <= most and _leave_room(cycle, target, moved):
@@ -181,8 +177,7 @@ def _carry_out(cycle: Cycle, work: Work, quota_type: int, target: Target, moved:
         detail = f"{moved_there} moved to make a block" if running else "others start elsewhere, which makes a block"
         cluster.seat(work, seats, quota_type, work.leaf, reason("consolidate", detail))
         for one, leaf, old_type, wants, its_why in stood:
-            places = _elsewhere(cycle, one, old_type, wants)
-            if places is None:
+            if (places := _elsewhere(cycle, one, old_type, wants)) is None:
                 return False
             cluster.seat(one, places, old_type, leaf, its_why or why)
             one.moved = True

@@ -5,7 +5,7 @@ reclaim; never anybody's minimum, and never from its own queue.
 """
 
 from bisect import insort
-from collections.abc import Sequence
+from functools import partial
 
 from ..model.reasons import Reason, counted, reason
 from ..place.placement import Placer, fit
@@ -14,8 +14,7 @@ from ..rules.held_gates import held_gate
 from ..rules.legality import Reclaim
 from ..rules.order import QueueOrder
 from ..rules.times import may_cause_evictions
-from ..search.evicting import release, some_of
-from ..search.units import Unit
+from ..search.evicting import fits_without, release, some_of
 from ..search.victims import Found, Target, in_sizes, least_sets, usual_size
 from ..state.fleet import Seat, View
 from ..state.form import Wants
@@ -113,8 +112,7 @@ class Growth:
         """Take what is idle, or what is being freed and nobody's minimum has taken."""
         for view in self.cycle.fleet.views():
             with self.cycle.cluster.attempt() as attempt:
-                seats = self._place(view)
-                if seats is not None:
+                if (seats := self._place(view)) is not None:
                     # Who was started, moved or made whole in this plan is told of that first.
                     self._seat(seats, self.work.why or reason("grow", "idle, and no waiting minimum can use it"))
                     attempt.keep()
@@ -150,12 +148,7 @@ class Growth:
         if not rules.sources or not work.stood_before:
             cycle.continues |= bool(rules.sources)  # in the next plan: so it can be told what was for what
             return False
-
-        def fits(units: Sequence[Unit]) -> bool:
-            with cycle.cluster.attempt():
-                release(cycle, units, reason("reclaim", "a trial"), None)
-                return self._place(cycle.fleet.soon) is not None
-
+        fits = partial(fits_without, cycle, lambda: self._place(cycle.fleet.soon) is not None)
         target = Target(0, cycle.grid.size, fits=fits, growth=True)
         among = in_sizes(rules.units(large, surplus_only=True), large)
         return any(self._carry_out(found, rules) for some in among for found in least_sets(cycle.cluster, some, rules, target, cycle.units()))

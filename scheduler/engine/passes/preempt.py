@@ -22,7 +22,8 @@ def high_enough(cycle: Cycle, idle: int, leaf: int, queue: list[Work]) -> list[W
     lowest = cycle.standing.lowest(leaf) if queue else None
     if lowest is None:
         return []
-    return [work for work in cycle.waiting.order.above(queue, lowest.level) if work.form.lowest <= lowest.milli + idle or work.seats]
+    level, milli = lowest
+    return [work for work in cycle.waiting.order.above(queue, level) if work.form.lowest <= milli + idle or work.seats]
 
 
 def may_preempt(cycle: Cycle, work: Work, quota_type: int) -> bool:

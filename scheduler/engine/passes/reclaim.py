@@ -59,8 +59,7 @@ def may_reclaim(cycle: Cycle, work: Work, quota_type: int) -> bool:
 
 
 def reclaim(cycle: Cycle, work: Work, quota_type: int) -> Reason | None:
-    leaf = claimant(cycle, work, quota_type)
-    if leaf is None:
+    if (leaf := claimant(cycle, work, quota_type)) is None:
         return NOTHING
     told = ("told", leaf, quota_type, work.form.shape, work.form.fixed, work.form.level, work.charged_leaf)
     return told_once(cycle, told, work, partial(_by_rules, cycle, work, quota_type, leaf))
@@ -69,8 +68,7 @@ def reclaim(cycle: Cycle, work: Work, quota_type: int) -> Reason | None:
 def _by_rules(cycle: Cycle, work: Work, quota_type: int, leaf: int) -> Reason | None:
     refused: Reason | None = NOTHING
     for rules in Reclaim(cycle, work, quota_type, leaf, work.missing_milli(quota_type)).variants():
-        refused = _reclaim(cycle, work, quota_type, rules)
-        if refused is None:
+        if (refused := _reclaim(cycle, work, quota_type, rules)) is None:
             break
     return refused
 

@@ -14,8 +14,7 @@ from ..model.reasons import Reason, counted, reason, spell_instant
 from ..model.values import HOUR_MS
 from ..place.placement import fit
 from ..rules.legality import Preempt, Reclaim
-from ..search.evicting import beside_others, release, some_of, targets, told_once
-from ..search.units import Unit
+from ..search.evicting import beside_others, fits_without, release, some_of, targets, told_once
 from ..search.victims import Found, Ranked, as_if_running, in_sizes, least_sets, usual_size
 from ..state.fleet import Seat, Split, View
 from ..state.grid import span_bits
@@ -136,17 +135,10 @@ class Anew:
 
     def _take(self, ranked: Ranked, rights: Reclaim | Preempt) -> bool:
         """Evict the least that makes room together with instances split anew."""
-        cycle = self.cycle
-
-        def fits(units: Sequence[Unit], outside: int) -> bool:
-            with cycle.cluster.attempt():
-                release(cycle, units, reason("repartition", "a trial"), None)
-                return not isinstance(self._place(cycle.fleet.soon, outside), Reason)
-
-        found: list[Found] = []
+        cycle, found = self.cycle, list[Found]()
         for target in targets(cycle, self.work, self.quota_type, counted=False):
-            outside = ~span_bits(target.low, target.high)
-            judged = replace(target, fits=partial(fits, outside=outside), lacking=0)  # GPUs that are joined come free as well
+            fits = partial(self._fits, ~span_bits(target.low, target.high))
+            judged = replace(target, fits=partial(fits_without, cycle, fits), lacking=0)  # GPUs that are joined come free as well
             found += least_sets(cycle.cluster, ranked, rights, judged, cycle.units())
         return any(rights.guard(one) is None and self._carry_out(one, rights) for one in sorted(found, key=Found.rank))
 
@@ -165,6 +157,9 @@ class Anew:
         cycle.changed()
         cycle.takers.served(self.work, before, victims, "repartition", upset=upset)
         return True
+
+    def _fits(self, outside: int) -> bool:
+        return not isinstance(self._place(self.cycle.fleet.soon, outside), Reason)
 
     def _place(self, view: View, banned: int) -> tuple[tuple[Seat, ...], int] | Reason:
         """Places with GPUs split anew, and the leaf that is charged; or why not."""
@@ -187,8 +182,7 @@ class Anew:
                 for key, each in product(keys, cycle.fleet.views()):
                     if key in each.splits and each.splits[key].empty:
                         cycle.fleet.set_split(each, key, None)
-                seats = fit(cycle, self.work, self.quota_type, view, banned)
-                if seats is not None:
+                if (seats := fit(cycle, self.work, self.quota_type, view, banned)) is not None:
                     self._split_back(joined)
                     return seats
                 cycle.cluster.undo(mark)

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from functools import partial
 
 from ..model.reasons import Reason, reason
-from ..rules.legality import ANY_SIZE, Preempt, Reclaim, own_surplus, rank_and_cost
+from ..rules.legality import Preempt, Reclaim, own_surplus, rank_and_cost
 from ..rules.times import may_cause_evictions
 from ..search.evicting import NOTHING, Taking, beside_others, given_back, place_in, take_units
 from ..search.units import Unit
-from ..search.victims import Rights
+from ..search.victims import ANY, Rights
 from ..state.planning import Cycle
 from ..state.work import Work
 from .reclaim import claimant
@@ -39,7 +39,7 @@ def shrink(cycle: Cycle, work: Work, quota_type: int) -> Reason | None:
         rights, ranked = Preempt(cycle, work, quota_type, work.leaf, milli), [*own_surplus(cycle, work, quota_type, work.leaf)]
     else:
         rights = Reclaim(cycle, work, quota_type, claim, milli)
-        ranked = [*rights.own_surplus, *rights.units(ANY_SIZE, surplus_only=True)]
+        ranked = [*rights.own_surplus, *rights.units(ANY, surplus_only=True)]
     ranked.sort(key=rank_and_cost)
     return take_units(cycle, Taking(work, quota_type, ranked, rights, lambda _: given_back(work.job.name), claim=claim))
 

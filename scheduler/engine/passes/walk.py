@@ -23,7 +23,9 @@ def in_turn(cycle: Cycle, order: QueueOrder) -> Iterator[Work]:
         yield work
         order.drop(work.home)
         if cycle.placed != placed:
-            cycle.follow(order, known, work.home)
+            anywhere = cycle.requests.by_placement or cycle.cluster.windows.lasting
+            # The leaf whose head was dropped is up to date already.
+            order.refresh(order.queues if anywhere else {one.home for one in cycle.cluster.journal[known:]} - {work.home})
 
 
 def walk(cycle: Cycle, hopeful: Hopeful, attempt: Try, sieve: Sieve | None = None, *, inside: bool = False) -> None:
@@ -38,8 +40,7 @@ def walk(cycle: Cycle, hopeful: Hopeful, attempt: Try, sieve: Sieve | None = Non
         for work in in_turn(cycle, cycle.waiting.order_of(division, choice, queues, test.onward)):
             for quota_type in cycle.waiting.tried_types(work, choice):
                 if test.of_type(work, quota_type):
-                    refused = attempt(cycle, work, quota_type)
-                    if refused is None:
+                    if (refused := attempt(cycle, work, quota_type)) is None:
                         break
                     cycle.waiting.note(work, refused)
 
@@ -68,17 +69,16 @@ class Test:
             self._verdicts.clear()
             self._as_of = cycle.placed
         key = (work.home, work.form)
-        known = self._verdicts.get(key)
-        if known is None:
+        if (known := self._verdicts.get(key)) is None:
             known = self._verdicts[key] = any(self.of_type(work, quota_type) for quota_type in types)
         return known
 
     def of_type(self, work: Work, quota_type: int) -> bool:
         cycle = self.cycle
-        return (cycle.turn != FAIR or cycle.has_turn(work, quota_type, work.missing_milli(quota_type))) and self.hopeful(cycle, work, quota_type)
+        due = cycle.turn != FAIR or cycle.tree.within_share(work.leaf, quota_type, work.missing_milli(quota_type))
+        return due and self.hopeful(cycle, work, quota_type)
 
     def onward(self, queue: Sequence[Work], at: int) -> int:
-        """The next one of a queue who may try."""
         while at < len(queue) and not self.of(queue[at]):
             at += 1
         return at

@@ -97,39 +97,28 @@ class Column:
 
 
 class Columns:
-    """One view as columns: of each GPU what is free, and whose share may join there (0: it is idle)."""
+    """One view as columns: of each GPU what is free, for a share where it is shared."""
 
     def __init__(self, gradient: "Gradient", view: View) -> None:
         size = gradient.grid.size
         self.gradient, self._view, self._read = gradient, view, -1
         self.free: Ints = np.zeros((size, gradient.grid.most_gpus), dtype=np.int64)
-        self.shared: Ints = np.zeros_like(self.free)
-        self.cpus: Ints = np.zeros(size, dtype=np.int64)
-        self.before: Ints = np.zeros_like(self.cpus)
+        self.before: Ints = np.zeros(size, dtype=np.int64)
         self.asked: dict[Ask, Column] = {}
-
-    def _take_up(self, nodes: list[int]) -> None:
-        view, gpus = self._view, range(self.free.shape[1])
-        for node in nodes:
-            self.free[node] = [1000 * (view.free[node] >> gpu & 1) for gpu in gpus]
-            self.shared[node] = 0
-            self.cpus[node] = view.cpus[node]
-            for gpu in gpus:
-                split = view.splits.get((node, gpu))
-                if split is not None and split.mode != "mig" and self.gradient.grid.usable[node] >> gpu & 1:
-                    self.free[node, gpu] = 1000 - split.used
-                    self.shared[node, gpu] = self.gradient.number(split.mode, split.trust)
-        self.before[nodes] = self.gradient.measure.of(self.free[nodes], self.cpus[nodes], self.gradient.kinds[nodes])
 
     def column(self, ask: Ask) -> Column:
         """What it gains to place that, by node, as things stand."""
         noted = len(self._view.notes)
         if self._read < noted:
-            self._take_up(self._view.changed_since(self._read))
+            nodes, usable = self._view.changed_since(self._read), self.gradient.grid.usable
+            for node in nodes:
+                for gpu in range(self.free.shape[1]):
+                    shared = self._view.left[node, gpu] if usable[node] >> gpu & 1 else 0
+                    self.free[node, gpu] = 1000 * (self._view.free[node] >> gpu & 1) + shared
+            self.before[nodes] = self.gradient.measure.of(self.free[nodes], self._view.host_np[0][nodes], self.gradient.kinds[nodes])
             self._read = noted
-        known = self.asked.get(ask)
-        if known is None:
-            known = self.asked[ask] = Column(len(self.cpus))
+        if (known := self.asked.get(ask)) is None:
+            known = self.asked[ask] = Column(len(self.before))
         if known.read < noted:
             self._weigh(ask, ints(sorted(self._view.changed_since(known.read))), known)
             known.read = noted
@@ -138,16 +127,16 @@ class Columns:
     def _weigh(self, ask: Ask, nodes: Ints, column: Column) -> None:
         column.gain[nodes] = WORSE
         column.gpu[nodes] = NO_GPU
-        free, cpus, before = self.free[nodes], self.cpus[nodes] - ask.cpu_milli, self.before[nodes]
+        free, cpus, before = self.free[nodes], self._view.host_np[0][nodes] - ask.cpu_milli, self.before[nodes]
         measure, kinds = self.gradient.measure, self.gradient.kinds[nodes]
         if not ask.shared_with:
-            idle = (free == 1000) & (self.shared[nodes] == 0)
+            idle = free == 1000
             fits = (idle.sum(axis=1) >= ask.gpus) & (cpus >= 0)
             taken = idle & (np.cumsum(idle, axis=1) <= ask.gpus)
             gain = before - measure.of(np.where(taken, 0, free), cpus, kinds)
             column.gain[nodes[fits]] = gain[fits]
             return
-        joins = (self.shared[nodes] == 0) | (self.shared[nodes] == ask.shared_with)
+        joins = (free == 1000) | (self._view.sharers[nodes] == ask.shared_with)
         able = (free >= ask.milli) & joins & (cpus >= 0)[:, None]
         first_idle = np.cumsum(able & (free == 1000), axis=1) == 1  # of idle GPUs the first stands for all
         able &= (free < 1000) | first_idle
@@ -171,10 +160,6 @@ class Gradient:
         types = sorted({node.gpu_type for node in grid.nodes})
         self.kinds = ints([types.index(node.gpu_type) for node in grid.nodes])
         self.measure = Measure(demand, types)
-        self.numbers: dict[tuple[str, str], int] = {}  # of those that share GPUs, by mode and domain of trust
-
-    def number(self, mode: str, trust: str) -> int:
-        return self.numbers.setdefault((mode, trust), len(self.numbers) + 1)
 
     def best(self, view: View, ask: Ask, memory_mib: int, allowed: Ints) -> tuple[int, int] | None:
         """The node on which it gains most, in steps of a tenth of a GPU, and the first among equals; and the GPU that a share stands on."""

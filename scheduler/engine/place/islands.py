@@ -42,8 +42,7 @@ class Groups:
         pinned: dict[int, Seat] = {seat.rank // size: seat for seat in self.work.seats if seat.role == self.place}
         seats, blocks = list[Seat](), list[list[Seat]]()
         for number, members in sorted(groups.items()):
-            block = self._place_group(members, within, pinned.get(number))
-            if block is None:
+            if (block := self._place_group(members, within, pinned.get(number))) is None:
                 return None
             if number in pinned or len(members) < size:
                 seats.extend(block)

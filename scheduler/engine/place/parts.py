@@ -9,7 +9,7 @@ from itertools import islice
 from ..model.mig import Instance, board_of, fitting_profiles, room_for
 from ..model.values import Role
 from ..state.cluster import Cluster
-from ..state.fleet import Part, Seat, Split, View, bits_of
+from ..state.fleet import Part, Seat, Split, View, bits_of, sharers_of
 from ..state.grid import Eligible, ascending, bits_of_large, flags_of
 from ..state.work import Work
 from .gradient import ask_of
@@ -32,15 +32,6 @@ class Parts:
     def slots(self, role: Role, eligible: Eligible) -> Slots:
         """A bound by node: for how many workers of a role there is room."""
         return slots_of(self.view).parts(role, self.mode, eligible, self._anew)
-
-    def mark(self) -> tuple[int, dict[str, int], int]:
-        return self.fleet.mark(), dict(self.budget), len(self.new_splits)
-
-    def undo(self, mark: tuple[int, dict[str, int], int]) -> None:
-        """Give back all that was taken since, parts and whole GPUs."""
-        self.fleet.undo(mark[0])
-        self.budget = dict(mark[1])
-        del self.new_splits[mark[2] :]
 
     def fill(self, place: int, role: Role, ranks: Sequence[int], bits: int) -> list[Seat] | None:
         """Places for so many workers of a role on these nodes, or None; what was taken before a failure is left to the caller to undo."""
@@ -78,7 +69,7 @@ class Parts:
         gradient, mode, trust = self.cluster.gradient, self.mode, self.trust
         assert gradient is not None
         assert role.share_milli is not None
-        ask, allowed = ask_of(role, gradient.number(mode, trust)), flags_of(bits, self.grid.size)
+        ask, allowed = ask_of(role, sharers_of(mode, trust)), flags_of(bits, self.grid.size)
         while (best := gradient.best(self.view, ask, role.host_memory_mib, allowed)) is not None:
             node, gpu = best
             if self._stays(node, gpu):
@@ -108,8 +99,10 @@ class Parts:
         if split is not None and Instance(part.start, part.profile) in split.instances:
             return
         if key not in self.new_splits:
+            pool = self.grid.pool_of[key[0]]
+            self.fleet.log += [(None, self.new_splits.pop, ()), (None, self.budget.__setitem__, (pool, self.budget[pool]))]
             self.new_splits.append(key)
-            self.budget[self.grid.pool_of[key[0]]] -= 1
+            self.budget[pool] -= 1
         for view in self.fleet.views() if split is not None else ():
             known = view.splits.get(key)
             if known is not None and part.start not in room_for(board, known.instances, part.profile):

@@ -40,7 +40,6 @@ class Placer:
         self.parts = Parts(cluster, work, view, budget or {})
 
     def eligible(self, place: int) -> Eligible:
-        """The nodes on which workers of a role may stand."""
         return self.work.form.eligible(place, self.quota_type, suspect=self.suspect, spare=self.spare)
 
     def place(self, wants: Wants, within: Slice | None = None) -> Seats | None:
@@ -49,21 +48,19 @@ class Placer:
             self.suspect = suspect
             slices = self.domains(self.kind.placing, wants, (0, self.grid.size), self.work.seats) if within is None else [within]
             for low, high in slices:
-                seats = self._place_in(wants, low, high)
-                if seats is not None:
+                if (seats := self._place_in(wants, low, high)) is not None:
                     return seats
         return None
 
     def _place_in(self, wants: Wants, low: int, high: int) -> Seats | None:
         """Role by role as they are stated; where that fails, the role with the largest workers first, as small ones fit into what those leave."""
-        mark = self.parts.mark()
+        mark = self.fleet.mark()
         largest = tuple(sorted(wants, key=lambda want: -self.kind.roles[want[0]].gpus))
         for order in (wants,) if largest == wants else (wants, largest):
             seats: list[Seat] = []
             for place, ranks in order:
-                found = self._place_role(place, self.kind.roles[place], ranks, low, high)
-                if found is None:
-                    self.parts.undo(mark)
+                if (found := self._place_role(place, self.kind.roles[place], ranks, low, high)) is None:
+                    self.fleet.undo(mark)
                     break
                 seats += found
             else:
@@ -109,17 +106,15 @@ class Placer:
         yield from (each for each in slices if each[0] < each[1])
 
     def _place_role(self, place: int, role: Role, ranks: Sequence[int], low: int, high: int) -> list[Seat] | None:
-        placing = role.placing
-        if placing is None:
+        if (placing := role.placing) is None:
             return self._fill(place, role, ranks, low, high, self.kind.placing.tp_group)
         if placing.required is not None or placing.preferred is not None:
             pinned = [seat for seat in self.work.seats if seat.role == place]
             for inner_low, inner_high in self.domains(placing, ((place, tuple(ranks)),), (low, high), pinned):
-                mark = self.parts.mark()
-                seats = self._fill(place, role, ranks, inner_low, inner_high, placing.tp_group)
-                if seats is not None:
+                mark = self.fleet.mark()
+                if (seats := self._fill(place, role, ranks, inner_low, inner_high, placing.tp_group)) is not None:
                     return seats
-                self.parts.undo(mark)
+                self.fleet.undo(mark)
         return None if placing.required is not None else self._fill(place, role, ranks, low, high, placing.tp_group)
 
     def _fill(self, place: int, role: Role, ranks: Sequence[int], low: int, high: int, tp_group: int) -> list[Seat] | None:
@@ -135,8 +130,7 @@ class Placer:
         group, chosen = tp_group if role.gpus else 1, list[tuple[int, int]]()
         take, cpus, memory, milli = self.fleet.take_gpus, role.cpu_milli, role.host_memory_mib, role.gpus * 1000
         while len(chosen) < len(ranks):  # each on the tightest node that suffices; groups of GPUs lie on one island each
-            node = best_node(self.cluster, self.view, role, bits, steep=group <= 1, first=not chosen)
-            if node is None:
+            if (node := best_node(self.cluster, self.view, role, bits, steep=group <= 1, first=not chosen)) is None:
                 return None
             mask = gpus_on(self.grid, self.view, node, role.gpus, group)
             if mask or not role.gpus:
@@ -180,8 +174,7 @@ def fit(cycle: "Cycle", work: Work, quota_type: int, view: View, banned: int = 0
         return None
     for spare in (False, True) if work.seats else (False,):
         placer = Placer(cycle.cluster, work, quota_type, view, banned=banned, spare=spare, budget=budget)
-        seats = placer.place(work.missing())
-        if seats is not None:
+        if (seats := placer.place(work.missing())) is not None:
             for key in placer.parts.new_splits:
                 cycle.cluster.split_anew(work, key)
             return seats

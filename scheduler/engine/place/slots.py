@@ -54,8 +54,7 @@ class SlotCounts:
     def could_fit(self, form: Form, quota_type: int) -> bool:
         """A quick bound: False means that the minimum of a job without workers certainly does not fit."""
         self._fresh()
-        known = self._fits.get((form.shape, quota_type))
-        if known is None:
+        if (known := self._fits.get((form.shape, quota_type))) is None:
             known = self._fits[form.shape, quota_type] = self._could_fit(form, quota_type)
         return known
 
@@ -88,8 +87,7 @@ class SlotCounts:
     def sums(self, role: Role, eligible: Eligible, level: int) -> Ints:
         """Workers that there is room for per domain of a level; level -1 is the whole fleet."""
         slots = self._slots_of(role, eligible)
-        known = slots.sums.get(level)
-        if known is None:
+        if (known := slots.sums.get(level)) is None:
             known = slots.sums[level] = ints([slots.total]) if level < 0 else self.grid.levels[level].sums(slots.array)
         return known
 
@@ -146,8 +144,7 @@ class SlotCounts:
     def useless(self, form: Form, place: int, quota_type: int) -> int:
         """Idle GPUs of a type that jobs of one form can't use, as this role of them decides."""
         self._fresh()
-        known = self._useless.get((form.shape, quota_type))
-        if known is None:
+        if (known := self._useless.get((form.shape, quota_type))) is None:
             grid, suspect, role = self.grid, form.kind.tolerates_suspect, form.kind.roles[place]
             idle = self.view.idle
             if not grid.plain:
@@ -158,5 +155,4 @@ class SlotCounts:
         return known
 
     def most(self, role: Role, eligible: Eligible, level: int) -> int:
-        """The most workers that one domain of a level has room for."""
         return int(self.sums(role, eligible, level).max(initial=0))

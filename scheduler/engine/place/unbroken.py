@@ -51,8 +51,7 @@ class Blocks:
         if key not in self._costs:
             waiting, usual = (self._broken(view, blocks, *key) for blocks in self.kinds)
             self._costs[key] = (waiting, usual) if waiting.any() or usual.any() else None  # None: nothing differs
-        costs = self._costs[key]
-        if costs is None:
+        if (costs := self._costs[key]) is None:
             return nodes
         places = ints(nodes)
         ranked: list[int] = places[np.lexsort((places, costs[1][places], costs[0][places]))].tolist()

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..model.reasons import Reason, reason
-from ..model.values import Apart
+from ..model.values import CLASSES, Apart
 from ..state.fleet import Seat
 from ..state.form import Side
 from ..state.work import Work
@@ -113,7 +113,7 @@ class Colocation:
             return reason("colocation", f"services and other work share a GPU of {name} already; nobody joins them", node=name)
         assert work.form.side is not None
         pair, service = self.wall(work, other.form.side).pair, work if work.form.side.serves else other
-        facts: dict[str, object] = {"node": name, "beside": other.job.name, "beside_class": CLASS_NAMES[other.kind.class_rank]}
+        facts: dict[str, object] = {"node": name, "beside": other.job.name, "beside_class": CLASSES[other.kind.class_rank]}
         if pair is not None:
             whose = "its" if service is work else "the service's"
             detail = f"beside {_told(other)} on {name} {whose} {pair.figure} would be {pair.predicted_ms} ms of {pair.allowed_ms} ms allowed"
@@ -123,7 +123,6 @@ class Colocation:
         return reason("colocation", detail, **facts, boundary=boundary)
 
 
-CLASS_NAMES = ("batch", "interactive", "inference")
 BOUNDARIES = {"cores": "pin jobs to their processors", "mig": "enforce MIG instances"}
 
 
@@ -133,8 +132,3 @@ def _told(work: Work) -> str:
 
 def _shares(seats: Iterable[Seat]) -> set[tuple[int, int]]:
     return {(seat.node, part.gpu) for seat in seats for part in seat.parts if part.mode == "mps"}
-
-
-def colocation_of(cluster: "Cluster") -> Colocation | None:
-    """What the fleet asks of neighbours; None where it asks for nothing."""
-    return Colocation(cluster) if cluster.settings.colocation != "any" else None

@@ -101,7 +101,8 @@ def used_before(cycle: "Cycle", work: Work, leaf: int, division: Division) -> in
     used = division.used[leaf]
     if not used or used <= division.fair[leaf] - work.form.lowest:
         return used
-    return used - sum([one.milli for one in cycle.waiting.order.behind(work, cycle.standing.below(leaf)) if one.quota_type in division.types])
+    rank, standing = cycle.waiting.order.rank, cycle.standing.below(leaf)
+    return used - sum([one.milli for one in standing if rank(one) > rank(work) and one.quota_type in division.types])
 
 
 def _opens(cycle: "Cycle", hold: Hold) -> int | None:

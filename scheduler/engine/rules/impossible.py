@@ -49,15 +49,12 @@ class Verdicts:
         fitting = tuple([quota_type for quota_type in work.form.types if self.fits_empty(work, quota_type)])
         if not fitting:
             return (NeverFits(self, work).reason(),), ()
-        within = tuple([quota_type for quota_type in fitting if self._within_limits(work, quota_type)])
+        limits, least = self.cluster.tree.limits, work.form.least_milli
+        within = tuple([each for each in fitting if all(least(each) <= most for _, _, most in limits(work.home, each))])
         if not within:
             refused = limit_gate(self.cluster.tree, work.home, fitting[0], work.form.least_milli(fitting[0]))
             return (refused or reason("limit", "the job alone is larger than a limit above it"),), ()
         return (), within
-
-    def _within_limits(self, work: Work, quota_type: int) -> bool:
-        tree, milli = self.cluster.tree, work.form.least_milli(quota_type)
-        return not tree.limited or all(milli <= most for _, _, most in tree.limits(work.home, quota_type))
 
     def fits_empty(self, work: Work, quota_type: int) -> bool:
         """Whether the minimum would fit if nothing else ran."""
@@ -161,7 +158,6 @@ class NeverFits:
         return self.grid.eligible(self.kind, role, quota_type, suspect=self.kind.tolerates_suspect, spare=False)
 
     def _most_in(self, level: int, amounts: Ints) -> int:
-        """The most in one domain of a level."""
         return int(amounts.sum() if level < 0 else self.grid.levels[level].sums(amounts).max())
 
     def _largest_island(self, role: Role, quota_type: int) -> int:

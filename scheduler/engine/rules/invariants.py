@@ -35,12 +35,6 @@ def check(cycle: Cycle) -> None:
         _check_changes(cluster, cluster.state.first or First(cluster))
 
 
-def prepare(cluster: Cluster) -> None:
-    """Note at the end of a plan what the next one is checked against."""
-    if cluster.state.first is None:
-        cluster.state.first = First(cluster)
-
-
 class First:
     """Who holds what, and what that comes to in the books: as a plan begins, and in a copy as it ends."""
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from ..model.reasons import Reason, counted, gpus, reason
 from ..search.units import Cost, Unit
-from ..search.victims import NOBODY, Found, Giver, Ranked, Rights, category, in_categories
+from ..search.victims import ANY, NOBODY, Found, Giver, Ranked, Rights, category, in_categories
 from ..state.planning import Cycle
 from ..state.tree import INFINITE, Division
 from ..state.work import Work
@@ -15,7 +15,6 @@ from .times import protected_for, waited_long
 
 Signature = tuple[object, ...]
 Pair = tuple[tuple[int, ...], Unit]
-ANY_SIZE = 1 << 60
 WAITED = reason("victims", "the jobs that would have to leave started after a long wait, and give way only to work within its guarantees")
 
 
@@ -156,8 +155,8 @@ class Reclaim(Asked):
 
     def crosses(self, found: Found) -> bool:
         """Whether a set takes running work and leaves the node of a victim in another leaf below its line."""
-        used = self.division.used
-        return not found.fresh and any(used[place] - milli < self._line(place) for place, milli in found.charged.items() if place != self.own)
+        used, running = self.division.used, not all(unit.fresh for unit in found.units)
+        return running and any(used[place] - milli < self._line(place) for place, milli in found.charged.items() if place != self.own)
 
     def _line(self, place: int) -> int:
         """The line of a victim's node: its fair share where it stands above, else its guarantee."""
@@ -171,11 +170,6 @@ class Reclaim(Asked):
         rules.sources = [source._replace(floor=max(source.floor, self._line(source.place))) for source in self.sources]
         rules.signature = (*self.signature, "crossing none")
         return rules
-
-    def exhausted(self, taken: dict[int, int]) -> bool:
-        """Whether nobody has anything left to give, with what was taken so far."""
-        used = self.division.used
-        return not self.own_surplus and all(used[place] - taken.get(place, 0) <= max(line, floor) for place, line, floor in self.sources)
 
     def giver(self, leaf: int) -> Giver:
         """The sibling that answers for a leaf, above its line before a unit and no lower than its floor without it; its own for its surplus."""
@@ -236,7 +230,7 @@ def own_surplus(cycle: Cycle, work: Work, quota_type: int, leaf: int) -> Ranked:
         if unit.surplus and unit.form.level <= work.form.level and unit.work is not work and unit.quota_type == quota_type
     ]
     borrowed = units.borrowed(leaf, cycle.tree.division(quota_type)) if given else ()
-    return [(category(unit, unit in borrowed, ANY_SIZE), unit) for unit in given]
+    return [(category(unit, unit in borrowed, ANY), unit) for unit in given]
 
 
 def unprotected(cycle: Cycle, units: list[Unit], span: int, since: int = 0) -> list[Unit]:

@@ -38,11 +38,6 @@ class JobOrder:
         if self.owed:
             queue.sort(key=lambda work: work.kind.class_rank not in self.owed)
 
-    def behind(self, work: Work, others: Iterable[Work]) -> list[Work]:
-        """Those of them that come behind a job."""
-        rank = self.rank(work)
-        return [one for one in others if self.rank(one) > rank]
-
     def above(self, queue: list[Work], level: tuple[int, int]) -> list[Work]:
         """Those of a queue above a class and number."""
         if self.owed:

@@ -15,7 +15,7 @@ from operator import or_
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from ..model.reasons import Reason, reason, spell_instant
-from ..model.values import NO_POWER, PowerCap
+from ..model.values import PowerCap
 from ..state.tree import NEVER
 from ..state.work import Work
 from .times import ends_at
@@ -69,7 +69,6 @@ class Power:
         self._lows: dict[str | None, tuple[list[int], list[int | None]]] = {}
         self._mine: dict[Work, list[tuple[str | None, int, int, int]]] = {}  # (pool, when it is gone, when it is expected to be, milliwatts)
         self._asks: dict[tuple[object, ...], dict[str | None, int]] = {}
-        self._masks: dict[tuple[object, ...], list[int]] = {}
         self._never: dict[tuple[object, ...], Reason | None] = {}
         self._clear()
         for work in cluster.works:
@@ -77,7 +76,6 @@ class Power:
                 self._count(work)
 
     def _clear(self) -> None:
-        """Nothing is drawn."""
         # Milliwatts by when those who draw them are gone at the latest, and are expected to be.
         self._drawn: dict[bool, dict[str | None, dict[int, int]]] = {soon: {pool: {} for pool in self.caps} for soon in (False, True)}
         self._sums: dict[tuple[str | None, bool], tuple[list[int], list[int]]] = {}
@@ -85,7 +83,6 @@ class Power:
         self._levels = {pool: dict.fromkeys([self.now, *(cap.start for cap in caps if cap.start > self.now)], 0) for pool, caps in self.caps.items()}
 
     def times(self) -> Iterator[int]:
-        """When a cap begins or ends."""
         return (at for caps in self.caps.values() for cap in caps for at in (cap.start, cap.end) if at is not None)
 
     def gone_by(self, work: Work) -> int:
@@ -93,7 +90,6 @@ class Power:
         return max(self.now + 1, self.cluster.windows.ends(work))
 
     def by_pool(self, places: Places) -> dict[str | None, int]:
-        """Milliwatts by capped pool."""
         found: dict[str | None, int] = {}
         for node, milli in places:
             for pool in self.pools[node]:
@@ -110,7 +106,6 @@ class Power:
             self._draw(pool, until, soon, drawn)
 
     def _draw(self, pool: str | None, until: int, soon: int, milliwatts: int) -> None:
-        """So much more is drawn, or less."""
         for is_soon, end in ((False, until), (True, soon)):
             held = self._drawn[is_soon][pool]
             held[end] = held.get(end, 0) + milliwatts
@@ -133,13 +128,6 @@ class Power:
                 self._count(work)
         self._read = len(journal)
 
-    def _drawn_at(self, pool: str | None, instant: int, others: Sequence[Draw]) -> int:
-        self._follow()
-        if (drawn := self._levels[pool].get(instant)) is None:
-            ends, sums = self._known(pool, False)
-            drawn = sums[bisect_right(ends, instant)]
-        return drawn + sum([more for more, first, until in others if first <= instant < until])
-
     def _known(self, pool: str | None, soon: bool) -> tuple[list[int], list[int]]:
         """When those who draw are gone, in order, and what the others draw from each of these instants on, and before the first."""
         self._follow()
@@ -152,7 +140,12 @@ class Power:
     def at(self, pool: str | None, instant: int, others: Sequence[Draw] = ()) -> tuple[PowerCap | None, int]:
         """The cap that applies to a pool at an instant, and the milliwatts that may be drawn of what stands and by others."""
         lasting = (cap for cap in self.caps[pool] if cap.start <= instant and (cap.end is None or instant < cap.end))
-        return min(lasting, key=lambda cap: cap.watts, default=None), self._drawn_at(pool, instant, others)
+        self._follow()
+        if (drawn := self._levels[pool].get(instant)) is None:
+            ends, sums = self._known(pool, False)
+            drawn = sums[bisect_right(ends, instant)]
+        drawn += sum([more for more, first, until in others if first <= instant < until])
+        return min(lasting, key=lambda cap: cap.watts, default=None), drawn
 
     def course(self, pool: str | None, others: Sequence[Draw] = ()) -> "Left":
         """What a pool is expected to leave from now on."""
@@ -295,14 +288,6 @@ def stays_of(work: Work) -> int:
     return NEVER if work.job.limit_ms is None else max(1, work.job.limit_ms)
 
 
-def power_of(cluster: "Cluster") -> Power | None:
-    """What the caps say; None where none lasts or is to come."""
-    scenario = cluster.scenario
-    if scenario.power is NO_POWER or not any(cap.end is None or cap.end > scenario.now for cap in scenario.power.caps):
-        return None
-    return Power(cluster)
-
-
 def kilowatts(milliwatts: int, *, up: bool = False) -> str:
     """As people write power: in kW with one decimal; what is left is rounded down, what is needed up."""
     tenths = -(-milliwatts // 100_000) if up else milliwatts // 100_000
@@ -310,7 +295,6 @@ def kilowatts(milliwatts: int, *, up: bool = False) -> str:
 
 
 def _told(pool: str | None, cap: PowerCap, now: int) -> str:
-    """A cap in words."""
     whose = "the fleet's cap" if pool is None else f"the cap of pool {pool}"
     if cap.start <= now:
         when = f" until {spell_instant(cap.end)}" if cap.end is not None else ""

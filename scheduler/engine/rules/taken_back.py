@@ -15,7 +15,6 @@ from ..state.work import Work
 if TYPE_CHECKING:
     from ..state.planning import Cycle
 
-Mark = tuple[int, int]
 MOST_LOSSES = 4  # of one job in one plan that are undone; after twice as many it waits for the next one
 
 
@@ -30,16 +29,15 @@ class TakenInVain(Exception):
 class Takers:
     def __init__(self, cycle: "Cycle") -> None:
         self.cycle = cycle
-        self.dear: dict[int, Mark] = {}  # for whose place in this plan others stopped running, or who was repaired there: the state before
+        self.dear: dict[int, int] = {}  # for whose place in this plan others stopped running, or who was repaired there: the state before
         self._movers: dict[int, int] = {}  # for whom a job was moved
         self.held_back: dict[int, bool] = {}  # who takes nothing now; true where it lost what it had reclaimed, and may still preempt
         self._reclaimed: set[int] = set()  # who was last served by reclaim
         self._lost: Counter[int] = Counter()  # how often a job lost its place again
         self._settled = False  # whether all that stands was taken for ordinary running work at last
-        self._tried: dict[int, Mark] = {}  # when it last tried once more: as long as nothing has changed since, it would only lose again
+        self._tried: dict[int, int] = {}  # when it last tried once more: as long as nothing has changed since, it would only lose again
 
     def forget(self) -> None:
-        """The plan begins anew."""
         cluster = self.cycle.cluster
         for work in (*cluster.journal, *(cluster.works[order] for order in self._tried)):
             work.firm = False
@@ -51,18 +49,15 @@ class Takers:
         """Whether a job may take nothing now, as it would lose it again. Inside its leaf it takes other places than what it reclaimed and lost."""
         return work.order in self.held_back and not (inside and self.held_back[work.order])
 
-    def repaired(self, work: Work, before: Mark) -> None:
-        """A degraded gang got its missing workers. Who takes the whole of it afterwards must have a right to it without them."""
-        self.dear.setdefault(work.order, before)
-
-    def moved(self, work: Work, before: Mark, moved: Iterable[Work]) -> None:
-        """A job got a place because others were moved. Who puts one of them out undoes that as well: it was moved for nothing."""
+    def moved(self, work: Work, before: int, moved: Iterable[Work] = ()) -> None:
+        """A job got a place because others were moved: who puts one of them out undoes that as well, as it was moved for nothing. Or a degraded gang
+        got its missing workers: who takes the whole of it afterwards must have a right to it without them."""
         self.dear.setdefault(work.order, before)
         for one in moved:
             self.dear.setdefault(one.order, before)
             self._movers[one.order] = work.order
 
-    def served(self, work: Work, before: Mark, losers: Iterable[Work], code: str, *, upset: bool) -> None:
+    def served(self, work: Work, before: int, losers: Iterable[Work], code: str, *, upset: bool) -> None:
         """A job got a place at the cost of others. Who loses here what it got in the same way takes its victims back with it. `upset`: somebody
         stopped running for it. Who only took what this plan had started has nothing to give back should it lose the place again."""
         self.held_back.pop(work.order, None)

@@ -88,18 +88,8 @@ def backoff(cycle: "Cycle", work: Work, leaf: int, quota_type: int, milli: int) 
     return reason("backoff", f"was evicted {often}; until {at} it starts only inside its guarantee", until=at)
 
 
-def lost_work(work: Work, milli: int, now: int) -> int:
-    """GPU-milliseconds lost by an eviction now of what holds so much. Where a plan has put it, nobody has begun to work."""
-    return 0 if work.fresh or work.evicted else lost_since(work.job, milli, now, work.job.run.started)
-
-
-def lost_later(work: Work, milli: int, now: int) -> int:
-    """The same as the next plan would see it, to which who was placed by this one is running work."""
-    return lost_since(work.job, milli, now, now)
-
-
 def lost_since(job: Job, milli: int, now: int, since: int | None) -> int:
-    """GPU-milliseconds that a job loses which began its work at an instant, or never did (None)."""
+    """GPU-milliseconds that a job loses by an eviction now, of what holds so much, if it began its work at an instant, or never did (None)."""
     if since is None:
         return 0
     if (checkpoint := job.checkpoint) is None:

@@ -133,7 +133,6 @@ class Windows:
         return {name: max(queues.nearest(place, field, getattr(settings, field)) for field in fields) for name, place in queues.position.items()}
 
     def times(self) -> Iterable[int]:
-        """When a window starts, ends or is released."""
         turns = ((one.start, one.end, None if one.decay_ms is None else one.start + one.decay_ms) for one in self.scenario.windows)
         return (at for each in turns for at in each if at is not None)
 

@@ -9,55 +9,32 @@ from functools import cache, lru_cache
 from itertools import combinations
 from math import comb
 from operator import itemgetter
-from typing import NamedTuple
 
 import numpy as np
 
-from ..rules.times import lost_later, lost_work
+from ..rules.times import lost_since
 from ..state.cluster import Cluster
 from ..state.fleet import Seat, View
 from ..state.grid import Flags, Ints, ints
 from ..state.work import Work
+from .victims import Target
 
 Cost = tuple[int, int, list[int], list[str], int]  # how many jobs, what they lose, how old they are, their names, and where
 MANY = 1 << 40  # places: nobody knows how many
 MOST_SETS = 400  # of nodes that are looked at where those that are cleared most cheaply do not leave room for all who are moved
 
 
-class Weight(NamedTuple):
-    """How one job compares with another: least lost, then the younger one, then names."""
-
-    lost: int
-    age: int
-    name: str
-
-
-def weight_of(work: Work, now: int) -> Weight:
-    """Who starts in this plan loses nothing yet; he is weighed as the next plan would see him, so that it finds nothing left to move."""
-    lost = (lost_later if work.fresh else lost_work)(work, work.milli, now)
-    return Weight(lost, -work.job.submitted, work.job.name)
+def weight_of(work: Work, now: int) -> tuple[int, int, str]:
+    """How one job compares with another: least lost, then the younger one, then names. Who starts in this plan is weighed as the next plan would see
+    him, so that it finds nothing left to move."""
+    job = work.job
+    return lost_since(job, work.milli, now, now if work.fresh else job.run.started), -job.submitted, job.name
 
 
 def cost_of(works: Sequence[Work], place: int, now: int) -> Cost:
     """One way to make room, as it compares with others: the fewest jobs, then least lost, then the younger ones, then names."""
     weights = [weight_of(one, now) for one in works]
-    return len(works), sum([one.lost for one in weights]), sorted([one.age for one in weights]), [one.name for one in weights], place
-
-
-class Need(NamedTuple):
-    """Workers of a job that are to stand in a slice of the fleet, and how many of them find no room there."""
-
-    low: int
-    high: int
-    workers: int
-    short: int
-
-
-class Clearing(NamedTuple):
-    """Who leaves a node so that so many GPUs come free there."""
-
-    works: list[Work]
-    only: bool  # whether nobody else could in the stead of any of them, and all of them hold whole GPUs
+    return len(works), sum([lost for lost, _, _ in weights]), sorted([age for _, age, _ in weights]), [name for _, _, name in weights], place
 
 
 class Clearable:
@@ -89,28 +66,21 @@ class Clearable:
             idle = soon.count[node]
             needed = self.gpus - idle % self.gpus if self.gpus else 1
             clearing = movables.clearing(node, needed) if node in there else None
-            works = self.works[node] = clearing.works if clearing is not None else []
+            works, only = clearing or ([], False)
+            self.works[node] = works
             self.jobs[node], self._idle[node] = len(works), idle
             self._costs.pop(node, None)
             self._won[:, node], self._content[:, node] = MANY, True
-            if clearing is not None and clearing.only:
-                self._count_places(node, idle, works, soon.grid.usable_count)
+            leaving = _sizes_leaving(node, works, soon.grid.usable_count) if only else None
+            if leaving is not None:  # what is won and taken there can be counted
+                here, sizes = leaving
+                self._won[:, node] = _won(idle, here, self.gpus, len(self._sizes))
+                self._content[[size - 1 for size in sizes], node] = False
         self._there = (self._idle // self._sizes[:, None]).sum(axis=1)
-
-    def _count_places(self, node: int, idle: int, works: Sequence[Work], usable: Sequence[int]) -> None:
-        """What is won and taken where jobs leave this node, where that can be counted."""
-        leaving = _sizes_leaving(node, works, usable)
-        if leaving is None:
-            return
-        here, sizes = leaving
-        self._won[:, node] = _won(idle, here, self.gpus, len(self._sizes))
-        for size in sizes:
-            self._content[size - 1, node] = False
 
     def _cost_of(self, node: int) -> Cost:
         """A node as one way to make room: the least is taken."""
-        known = self._costs.get(node)
-        if known is None:
+        if (known := self._costs.get(node)) is None:
             known = self._costs[node] = cost_of(self.works[node], node, self._now)
         return known
 
@@ -118,16 +88,14 @@ class Clearable:
         """How many places must be won for so many workers of the job on other nodes, by the GPUs of who is moved."""
         return stand * (self.gpus // self._sizes) - self._there
 
-    def _roomy_beside(self, stand: int) -> Flags:
-        """Of which nodes those who leave find room elsewhere, beside one worker of the job there and so many on others: a bound."""
-        ample: Flags = self._content | (self._won >= self._beyond(stand)[:, None])
-        return np.logical_and.reduce(ample)
-
-    def cheapest(self, need: Need, allowed: Ints, most: int) -> list[int] | None:
+    def cheapest(self, target: Target, short: int, most: int) -> list[int] | None:
         """So many nodes of a slice that are cleared by moving the fewest jobs each, and of these where least is lost. None where there are not as
         many whose jobs find room elsewhere, or where one is short and takes more jobs than may be moved."""
-        low, high, count, short = need
-        jobs = self.jobs[low:high] * ((allowed[low:high] > 0) & self._roomy_beside(count - short)[low:high])
+        low, high, count, allowed = target.low, target.high, target.count, target.allowed
+        assert allowed is not None
+        # Those who leave find room elsewhere, beside one worker of the job there and the others that find room: a bound.
+        roomy = np.logical_and.reduce(self._content | (self._won >= self._beyond(count - short)[:, None]))
+        jobs = self.jobs[low:high] * ((allowed[low:high] > 0) & roomy[low:high])
         places = np.flatnonzero(jobs)
         if len(places) < short:
             return None
@@ -140,7 +108,7 @@ class Clearable:
         nodes += sorted(places[jobs == enough].tolist(), key=self._cost_of)[: short - len(nodes)]
         if short == 1 or self._leave_room(nodes, count):
             return nodes
-        return min(self._together(places, jobs, need), key=self._lost_together, default=None)
+        return min(self._together(places, jobs, count, short), key=self._lost_together, default=None)
 
     def _lost_together(self, nodes: list[int]) -> tuple[int, list[Cost]]:
         """What their jobs lose together; then node by node."""
@@ -152,13 +120,13 @@ class Clearable:
         enough = self._won[:, nodes].sum(axis=1) >= self._beyond(count - len(nodes))
         return bool((enough | self._content[:, nodes].all(axis=1)).all())
 
-    def _together(self, places: Ints, jobs: Ints, need: Need) -> list[list[int]]:
+    def _together(self, places: Ints, jobs: Ints, count: int, short: int) -> list[list[int]]:
         """Of the nodes that are cleared with the fewest jobs each, sets that leave room for all who are moved: those with the fewest jobs."""
-        pool = _pool_of(len(places), need.short)
-        if pool == need.short:
+        pool = _pool_of(len(places), short)
+        if pool == short:
             return []
-        sets = places[np.argsort(jobs, kind="stable")][:pool][_ways(pool, need.short)]
-        enough = self._won[:, sets].sum(axis=2) >= self._beyond(need.workers - need.short)[:, None]
+        sets = places[np.argsort(jobs, kind="stable")][:pool][_ways(pool, short)]
+        enough = self._won[:, sets].sum(axis=2) >= self._beyond(count - short)[:, None]
         sets = sets[(enough | self._content[:, sets].all(axis=2)).all(axis=0)]
         if not len(sets):
             return []
@@ -201,7 +169,6 @@ def _pool_of(most: int, short: int) -> int:
 
 @cache
 def _ways(pool: int, short: int) -> Ints:
-    """So many of a pool, in every way."""
     return np.array(list(combinations(range(pool), short)), dtype=np.int64)
 
 
@@ -241,8 +208,9 @@ class Movables:
         self._follow()
         return self._on_node.keys()
 
-    def clearing(self, node: int, needed: int) -> Clearing | None:
-        """The fewest jobs of a node that hold so many GPUs there, those with the most first; None where all together hold less."""
+    def clearing(self, node: int, needed: int) -> tuple[list[Work], bool] | None:
+        """The fewest jobs of a node that hold so many GPUs there, those with the most first; and whether nobody else could leave in their stead, and
+        all of them hold whole GPUs. None where all together hold less."""
         held = sorted(self._on_node.get(node, {}).items(), key=lambda one: one[0].order)
         held.sort(key=itemgetter(1), reverse=True)
         chosen: list[Work] = []
@@ -251,7 +219,7 @@ class Movables:
                 # Among those that suffice by themselves not the largest, but the one that loses least.
                 enough = [one for one, many in held[at:] if many >= needed]
                 chosen.append(work if len(enough) == 1 else min(enough, key=lambda one: weight_of(one, self.cluster.now)))
-                return Clearing(chosen, len(enough) == 1 and not any(one.milli % 1000 for one in chosen))
+                return chosen, len(enough) == 1 and not any(one.milli % 1000 for one in chosen)
             chosen.append(work)
             needed -= count
         return None
@@ -260,8 +228,7 @@ class Movables:
         """What it takes to clear each node for one more worker of so many GPUs."""
         self._follow()
         soon = self.cluster.fleet.soon
-        known = self._clearable.get(gpus)
-        if known is None:
+        if (known := self._clearable.get(gpus)) is None:
             known = self._clearable[gpus] = Clearable(gpus, len(soon.count), soon.grid.most_gpus)
         known.catch_up(self, soon, self.cluster.now)
         return known

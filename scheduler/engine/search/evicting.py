@@ -12,7 +12,7 @@ from ..rules.gates import kept_clear, open_leaf
 from ..rules.taken_back import TakenInVain
 from ..rules.times import backoff_until
 from ..state.fleet import Seat
-from ..state.grid import Ints, ascending, ints, span_bits
+from ..state.grid import ascending, flags_of, span_bits
 from ..state.planning import IN_ORDER, Cycle
 from ..state.work import Work
 from .units import Unit
@@ -25,7 +25,7 @@ def told_once(cycle: Cycle, key: Key, work: Work, search: Callable[[], Reason | 
     """What a search comes to, or came to for a job like this one in this state. Who was held back by a reservation says nothing about those that stay
     less long."""
     key = (*key, *cycle.window_key(work))
-    known: tuple[Reason, int] | None = None if work.seats or work.backoff_matters else cycle.memo(key)
+    known: tuple[Reason, int] | None = None if work.seats or work.job.run.last_evicted is not None else cycle.memo(key)
     if known is not None and cycle.book.length(work) >= known[1]:
         return known[0]
     refused = search()
@@ -36,7 +36,7 @@ def told_once(cycle: Cycle, key: Key, work: Work, search: Callable[[], Reason | 
 
 def is_backed_off(cycle: Cycle, work: Work) -> bool:
     """Whether an eviction a short while ago decides beside what it asks for."""
-    return work.backoff_matters and cycle.is_to_come(backoff_until(cycle, work))
+    return cycle.is_to_come(backoff_until(cycle, work))
 
 
 Short = tuple[tuple[int, int, int], ...]  # (first, end, milli-GPU): what must leave below nodes of the tree
@@ -65,12 +65,12 @@ def targets(
         eligible = work.form.eligible(place, quota_type, suspect=kind.tolerates_suspect, spare=bool(work.seats))
         flags, array = None if eligible.full else eligible.flags, eligible.array
         if off:
-            array = array * outside(off, grid.size)
+            array = array * flags_of(~off, grid.size)
             flags = bytes(array.tolist())
         worker, lacking = (len(ranks), role.gpus, role.cpu_milli, role.host_memory_mib), asked - soon.idle
         found = [Target(low, high, *worker, array, flags, lacking=lacking, short=short) for low, high in slices]
         if closed := cycle.cluster.apart(work):
-            open_to_it, crowd = array * outside(closed, grid.size), crowd_of(cycle, work)
+            open_to_it, crowd = array * flags_of(~closed, grid.size), crowd_of(cycle, work)
             for one in found:
                 one.room, one.crowd = soon.slots_in(*worker[1:], open_to_it, one.low, one.high), crowd
         return found
@@ -83,9 +83,7 @@ def targets(
                 return False
             if most_freed_by(units) < lacking:
                 return False
-            with cycle.cluster.attempt():
-                release(cycle, units, reason("reclaim", "a trial"), None)
-                return place_in(cycle, work, quota_type, low, high, off) is not None
+            return fits_without(cycle, lambda: place_in(cycle, work, quota_type, low, high, off) is not None, units)
 
         found.append(Target(low, high, fits=fits, lacking=lacking, short=short))
     return found
@@ -97,11 +95,6 @@ def crowd_of(cycle: Cycle, work: Work) -> dict[int, dict[Work, int]]:
     for other, node in cycle.cluster.colocation.neighbours(work) if cycle.cluster.colocation is not None else ():
         crowd.setdefault(node, {})[other] = sum([seat.node == node for seat in other.seats])
     return crowd
-
-
-def outside(off: int, size: int) -> Ints:
-    """1 for each node that is not among some, 0 for those."""
-    return ints([not off >> node & 1 for node in range(size)])
 
 
 def at_limits(cycle: Cycle, work: Work, quota_type: int) -> Short:
@@ -128,26 +121,19 @@ def hopeful_domains(cycle: Cycle, work: Work, quota_type: int, ranked: Ranked, o
     if work.seats or at_limits(cycle, work, quota_type):
         return None
     if form.plain and form.kind.roles[0].gpus:
-        return cleared(cycle, work, quota_type, freed_by(cycle, ranked), off)
+        key = ("freed", id(ranked))
+        known: tuple[Ranked, dict[int, int]] | None = cycle.memo(key)
+        if known is None:  # for a list that is kept while nothing changes summed up once
+            usable, freed = grid.usable, dict[int, int]()
+            for _, unit in ranked:
+                for _, _, node, mask, _, _, _, parts in unit.seats:
+                    freed[node] = freed.get(node, 0) + (mask & usable[node]).bit_count() + len(parts)
+            known = cycle.remember(key, (ranked, freed))  # with the list itself, so that no other one gets its identity meanwhile
+        return cleared(cycle, work, quota_type, known[1], off)
     if width < 0 or len(grid.levels[width]) == 1:
         return None
     domain_of = grid.levels[width].domain_of
     return sorted({domain_of(seat.node) for _, unit in ranked for seat in unit.seats})
-
-
-def freed_by(cycle: Cycle, ranked: Ranked) -> dict[int, int]:
-    """GPUs by node that the units hold; for a list that is kept while nothing changes, summed up once."""
-    key = ("freed", id(ranked))
-    known: tuple[Ranked, dict[int, int]] | None = cycle.memo(key)
-    if known is not None:
-        return known[1]
-    usable, freed = cycle.grid.usable, dict[int, int]()
-    before = freed.get
-    for _, unit in ranked:
-        for _, _, node, mask, _, _, _, parts in unit.seats:
-            freed[node] = before(node, 0) + (mask & usable[node]).bit_count() + len(parts)
-    cycle.remember(key, (ranked, freed))  # with the list itself, so that no other one gets its identity meanwhile
-    return freed
 
 
 def cleared(cycle: Cycle, work: Work, quota_type: int, freed: Mapping[int, int], off: int = 0) -> list[int]:
@@ -167,7 +153,7 @@ def cleared(cycle: Cycle, work: Work, quota_type: int, freed: Mapping[int, int],
             more[domain] = more.get(domain, 0) + (soon.count[node] + count) // gpus
     sums = cycle.slots(soon).sums(role, eligible, width if level is not None else -1)
     if off := off | cycle.cluster.apart(work):  # a node that is closed to it has room once it is cleared
-        slots = soon.slots(gpus, role.cpu_milli, role.host_memory_mib, eligible.array) * outside(off, grid.size)
+        slots = soon.slots(gpus, role.cpu_milli, role.host_memory_mib, eligible.array) * flags_of(~off, grid.size)
         sums = slots.sum(keepdims=True) if level is None else level.sums(slots)
     return sorted(domain for domain, room in more.items() if sums[domain] < role.least <= sums[domain] + room)
 
@@ -187,6 +173,13 @@ def release(cycle: Cycle, units: Sequence[Unit], why: Reason, for_job: str | Non
         if order not in whole:
             told = given_back(for_job) if members[0].leaf == own else why
             cycle.cluster.unseat(members[0].work, [seat for unit in members for seat in unit.seats], told, for_job)
+
+
+def fits_without(cycle: Cycle, fits: Callable[[], bool], units: Sequence[Unit]) -> bool:
+    """Whether a job would fit with the units gone; nothing is changed."""
+    with cycle.cluster.attempt():
+        release(cycle, units, reason("reclaim", "a trial"), None)
+        return fits()
 
 
 def given_back(for_job: str | None) -> Reason:
@@ -301,8 +294,7 @@ def _take_least(cycle: Cycle, taking: Taking, *, crossing: bool, held: bool = Fa
         if one.crosses is not crossing:
             others = True
             continue
-        refused = _try_set(cycle, taking, one)
-        if refused is None:
+        if (refused := _try_set(cycle, taking, one)) is None:
             return None, False
     if refused is not NOTHING and (refused is None or refused.code != "reservation"):
         return refused, others
@@ -315,8 +307,7 @@ def _take_least(cycle: Cycle, taking: Taking, *, crossing: bool, held: bool = Fa
         if one.crosses is not crossing:
             others = True
             continue
-        again = _try_set(cycle, taking, one, off | kept)
-        if again is None:
+        if (again := _try_set(cycle, taking, one, off | kept)) is None:
             return None, False
         if not kept:
             refused = again
@@ -324,30 +315,21 @@ def _take_least(cycle: Cycle, taking: Taking, *, crossing: bool, held: bool = Fa
 
 
 def _known_sets(cycle: Cycle, taking: Taking, off: int = 0) -> list[Found]:
-    """The sets of `_sets`, looked for once for all whose search depends on the same."""
-    key = None if taking.alike is None or taking.work.seats else ("found", taking.alike, off)
-    found: list[Found] | None = None if key is None else cycle.memo(key)
-    if found is None:
-        found = _sets(cycle, taking, off)
-        if key is not None:
-            cycle.remember(key, found)
-    return found
-
-
-def _sets(cycle: Cycle, taking: Taking, off: int) -> list[Found]:
-    """The least sets of each domain that would make room, the least first."""
-    work, quota_type, ranked = taking.work, taking.quota_type, taking.ranked
-    found: list[Found] = []
-    units = cycle.units()
-    domains = None if taking.more else hopeful_domains(cycle, work, quota_type, ranked, off)
-    if domains is not None and not domains:
-        return []
-    slices = targets(cycle, work, quota_type, domains, more=taking.more, off=off)
-    here = _by_slice(ranked, slices, cycle.grid.size)
-    for target, inside in zip(slices, here, strict=True):
+    """The least sets of each domain that would make room, the least first: looked for once for all whose search depends on the same."""
+    work, quota_type, ranked, more = taking.work, taking.quota_type, taking.ranked, taking.more
+    key = None if taking.alike is None or work.seats else ("found", taking.alike, off)
+    known: list[Found] | None = None if key is None else cycle.memo(key)
+    if known is not None:
+        return known
+    found, units = list[Found](), cycle.units()
+    domains = None if more else hopeful_domains(cycle, work, quota_type, ranked, off)
+    slices = targets(cycle, work, quota_type, domains, more=more, off=off) if domains is None or domains else []
+    for target, inside in zip(slices, _by_slice(ranked, slices, cycle.grid.size), strict=True):
         found += least_sets(cycle.cluster, inside, taking.rights, target, units)  # what fits without victims was held back for another reason
     if len(found) > 1:
         found.sort(key=Found.rank)
+    if key is not None:
+        cycle.remember(key, found)
     return found
 
 
@@ -370,14 +352,13 @@ def _by_slice(ranked: Ranked, slices: Sequence[Target], size: int) -> list[Ranke
 
 def _try_set(cycle: Cycle, taking: Taking, found: Found, off: int = 0) -> Reason | None:
     """Carry out one set if rights, gates, windows and reservations agree."""
-    refused = taking.rights.guard(found)
-    if refused is not None:
+    if (refused := taking.rights.guard(found)) is not None:
         return refused
     cluster, work, quota_type, code = cycle.cluster, taking.work, taking.quota_type, taking.why(found)
     before = cluster.mark()
     victims = found.works
     upset = any(victim.first_seats and not victim.evicted for victim in victims)
-    in_vain = cycle.turn == IN_ORDER and found.takes_fresh_beside(work.charged_leaf)
+    in_vain = cycle.turn == IN_ORDER and any(unit.fresh and unit.leaf != work.charged_leaf for unit in found.units)  # what the plan has started
     milli = work.missing_milli(quota_type)
     release(cycle, found.units, code, work.job.name, taking.rights.own)
 

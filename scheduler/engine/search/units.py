@@ -137,8 +137,7 @@ class Units:
         return self.cluster.forms.elastic and any(unit.surplus for unit in self.below(0))
 
     def of_leaf(self, leaf: int) -> list[Unit]:
-        known = self._leaves.get(leaf)
-        if known is None:
+        if (known := self._leaves.get(leaf)) is None:
             units: list[Unit] = []
             for work in self.standing.below(leaf):
                 mine = self._of_work[work.order] = self._of(work)
@@ -168,17 +167,14 @@ class Units:
 
     def borrowed(self, place: int, division: Division) -> frozenset[Unit]:
         """The units that do not stand inside the guarantee of a node of the tree."""
-        key = ("borrowed", place, division)
-        known: frozenset[Unit] | None = self.kept(key, place)
-        return self.keep(key, place, self._line_up(place, division)) if known is None else known
-
-    def _line_up(self, place: int, division: Division) -> frozenset[Unit]:
-        promised = division.guaranteed[place]
-        if promised is None:
-            return frozenset()
+        known: frozenset[Unit] | None = self.kept(key := ("borrowed", place, division), place)
+        if known is not None:
+            return known
+        if (promised := division.guaranteed[place]) is None:
+            return self.keep(key, place, frozenset())
         members = [unit for unit in self.below(place) if unit.quota_type in division.types]
         if promised <= 0:
-            return frozenset(members)
+            return self.keep(key, place, frozenset(members))
         kinds: defaultdict[tuple[int, ...], list[Unit]] = defaultdict(list)
         for unit in members:
             kinds[unit.form.protected].append(unit)
@@ -189,7 +185,7 @@ class Units:
                 alike = _beyond(alike, promised) if held > promised else []
                 promised -= held
             outside += alike
-        return frozenset(outside)
+        return self.keep(key, place, frozenset(outside))
 
 
 def _beyond(alike: list[Unit], promised: int) -> list[Unit]:

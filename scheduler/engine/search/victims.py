@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from heapq import heapify, heappop, heappush
 from typing import NamedTuple, TypeVar
 
@@ -62,12 +63,8 @@ class Found:
         self.ranked = ranked  # among all that could be taken
         self.crosses = False  # whether the node of a victim is left below its line
 
-    def __len__(self) -> int:
-        return len(self.units)
-
     @property
     def works(self) -> list[Work]:
-        """The job of each unit."""
         return [unit.work for unit in self.units]
 
     @property
@@ -77,15 +74,6 @@ class Found:
     @property
     def lost(self) -> int:
         return sum(unit.lost for unit in self.units)
-
-    @property
-    def fresh(self) -> bool:
-        """Whether all of it stands only by this plan."""
-        return all(unit.fresh for unit in self.units)
-
-    def takes_fresh_beside(self, leaf: int) -> bool:
-        """Whether something goes that the plan has started in another leaf."""
-        return any(unit.fresh and unit.leaf != leaf for unit in self.units)
 
     def minima(self) -> Iterable[tuple[int, Work]]:
         """Leaf and job of the units that are a minimum, one for all of a leaf that ask for the same."""
@@ -128,10 +116,6 @@ class Rights(ABC):
         """Who answers for a leaf."""
         return Giver(leaf)
 
-    def exhausted(self, taken: dict[int, int]) -> bool:
-        """Whether nobody has anything left to give, with what was taken so far."""
-        return False
-
     @abstractmethod
     def guard(self, found: Found) -> Reason | None:
         """Why the whole of a set may not be taken."""
@@ -143,16 +127,6 @@ class Rights(ABC):
     def crossing_none(self) -> "Rights":
         """These rules for sets that cross no line."""
         return self
-
-
-class Givers(dict[int, Giver]):
-    """Who answers for each leaf, asked once."""
-
-    def __init__(self, rights: Rights) -> None:
-        self.rights = rights
-
-    def __missing__(self, leaf: int) -> Giver:
-        return self.setdefault(leaf, self.rights.giver(leaf))
 
 
 def category(unit: Unit, borrowed: bool, large: int) -> tuple[int, ...]:
@@ -169,8 +143,7 @@ def in_categories(units: Iterable[Unit], outside: Collection[Unit], large: int) 
         borrowed = unit in outside
         form = unit.form
         same = (form, unit.fresh, unit.surplus, borrowed, unit.milli > large)
-        known = alike.get(same)
-        if known is None:
+        if (known := alike.get(same)) is None:
             preemptible = form.kind.preemptible
             rank: tuple[int, ...] = ()
             if preemptible is Preemptible.ALWAYS or (preemptible is Preemptible.WHEN_BORROWED and borrowed):
@@ -187,7 +160,6 @@ def usual_size(milli: int) -> int:
 
 
 def no_larger(ranked: Ranked, most: int) -> Ranked:
-    """Those of the units that are not larger."""
     return [pair for pair in ranked if pair[1].milli <= most] if any(unit.milli > most for _, unit in ranked) else ranked
 
 
@@ -218,7 +190,8 @@ def least_sets(cluster: Cluster, ranked: Ranked, rights: Rights, target: Target,
 
 def search(cluster: Cluster, ranked: Ranked, rights: Rights, target: Target, jobs: Units) -> Found | None:
     """The units to take, in order; `ranked` has them with their category, sorted by it."""
-    useful = ranked if _wanted_everywhere(cluster, target) else [pair for pair in ranked if _useful(pair[1], target)]
+    everywhere = bool(target.short) or (target.low == 0 and target.high == cluster.grid.size and target.flags is None)
+    useful = ranked if everywhere else [pair for pair in ranked if _useful(pair[1], target)]
     if target.fits is not None and target.lacking > 0 and most_freed_by([unit for _, unit in useful]) < target.lacking:
         return None
     for _ in range(ROUNDS):
@@ -227,13 +200,12 @@ def search(cluster: Cluster, ranked: Ranked, rights: Rights, target: Target, job
         if taken is None:
             return None
         needed = _give_back(taken, target, counter)
-        if not needed:
-            return Found([], {}, target.low, target.high)
-        if not cluster.forms.elastic:
+        if not needed or not cluster.forms.elastic:
             return _found(needed, ranked, rights, target)
         kept = _from_the_top(cluster, needed, rights, target, jobs)
-        whole = None if kept is None else _with_surplus(kept, rights, jobs)
-        if whole is not None:
+        whole = None if kept is None else complete(kept, jobs)
+        # Surplus goes first, and may leave too little above the line for the minima.
+        if whole is not None and (whole is kept or Together(rights).may_grow_by(whole)):
             return _found(whole, ranked, rights, target)
         worst = next(unit for unit in reversed(needed) if _takes_others_along(unit, needed, jobs))
         useful = [pair for pair in useful if pair[1] is not worst]  # with what goes along it is illegal, or makes no room
@@ -248,10 +220,10 @@ def _takes_others_along(unit: Unit, needed: Sequence[Unit], jobs: Units) -> bool
 
 
 def _found(kept: list[Unit], units: Ranked, rights: Rights, target: Target) -> Found:
-    givers = Givers(rights)
+    giver = cache(rights.giver)
     charged: dict[int, int] = {}
     for unit in kept:
-        place = givers[unit.leaf][0]
+        place = giver(unit.leaf)[0]
         charged[place] = charged.get(place, 0) + unit.milli
     return Found(kept, charged, target.low, target.high, units)
 
@@ -293,15 +265,8 @@ def complete(kept: list[Unit], jobs: Units) -> list[Unit]:
     if not whole:
         return kept
     have = {id(unit) for unit in kept}
-    return kept + [unit for order in sorted(whole) for unit in jobs.units_of(order) if id(unit) not in have]
-
-
-def _with_surplus(needed: list[Unit], rights: Rights, jobs: Units) -> list[Unit] | None:
-    """The units with the surplus that goes along. It goes first: None where it leaves too little above the line for the minima."""
-    kept = complete(needed, jobs)
-    if len(kept) == len(needed):
-        return kept
-    return kept if Together(rights).may_grow_by(kept) else None
+    more = [unit for order in sorted(whole) for unit in jobs.units_of(order) if id(unit) not in have]
+    return kept + more if more else kept
 
 
 class Counter:
@@ -389,10 +354,6 @@ class Counter:
         return self.total >= self.count and (not self.short or all(part[2] <= 0 for part in self.short))
 
 
-def _wanted_everywhere(cluster: Cluster, target: Target) -> bool:
-    return bool(target.short) or (target.low == 0 and target.high == cluster.grid.size and target.flags is None)
-
-
 def _useful(unit: Unit, target: Target) -> bool:
     """Whether a unit stands where the job could run: the rest would be taken in vain."""
     low, high, flags = target.low, target.high, target.flags
@@ -401,19 +362,17 @@ def _useful(unit: Unit, target: Target) -> bool:
 
 def _collect(cluster: Cluster, units: Ranked, rights: Rights, target: Target, counter: Counter | None, jobs: Units) -> list[Unit] | None:
     """Add legal units in order until the job fits."""
-    givers = Givers(rights)
+    giver = cache(rights.giver)
     charged: dict[int, int] = {}
     taken: list[Unit] = []
-    counted = refused = 0
+    counted, refused = 0, False
     lacking = 1000 * target.lacking  # before so much comes free, nothing is counted
     for _, unit in units:
         milli = unit.milli
-        place, until, most = givers[unit.leaf]
+        place, until, most = giver(unit.leaf)
         before = charged.get(place, 0)
         if before >= until or before + milli > most:
-            refused += 1
-            if counter is not None and refused % 64 == 0 and rights.exhausted(charged):
-                break  # nothing behind it can be legal either
+            refused = True
             continue
         charged[place] = before + milli
         taken.append(unit)
@@ -447,17 +406,17 @@ def _could_clear(cluster: Cluster, units: Ranked, rights: Rights, target: Target
     """A bound by node: what may be taken whatever else goes is as good as idle, and the rest frees no more than may be taken of all of it."""
     assert target.allowed is not None
     grid, here, gpus = cluster.grid, slice(target.low, target.high), target.gpus
-    idle, largest, budgets, givers = cluster.fleet.soon.count_np.copy(), dict[int, int](), dict[int, int](), Givers(rights)
+    idle, largest, budgets, giver = cluster.fleet.soon.count_np.copy(), dict[int, int](), dict[int, int](), cache(rights.giver)
     for _, unit in units:
         leaf = unit.leaf
-        if givers[leaf][1] != ANY:
+        if giver(leaf)[1] != ANY:
             if unit.milli > largest.get(leaf, 0):
                 largest[leaf] = unit.milli
             continue
         for seat in unit.seats:
             idle[seat.node] += (seat.mask & grid.usable[seat.node]).bit_count()
     for leaf, milli in largest.items():  # the last unit, and the largest, is taken while less than that was taken before it
-        place, until, most = givers[leaf]
+        place, until, most = giver(leaf)
         budgets[place] = max(budgets.get(place, 0), min(most, until - 1 + milli))
     allowed = target.allowed[here] > 0
     idle, usable = idle[here][allowed], ints(grid.usable_count)[here][allowed]
@@ -585,7 +544,7 @@ class Together:
     """Units that may be taken together: surplus first, then minima, smaller first, so that only the last leaves its node below the line."""
 
     def __init__(self, rights: Rights) -> None:
-        self._givers = Givers(rights)
+        self._giver = cache(rights.giver)
         self._charged: dict[int, int] = {}  # by the node that answers
         self._last: dict[int, Unit] = {}  # the others are legal if this one is
 
@@ -597,14 +556,14 @@ class Together:
         for unit in units:
             if unit.leaf != leaf:
                 leaf = unit.leaf
-                place = self._givers[leaf][0]
+                place = self._giver(leaf)[0]
             if place not in last:
                 charged[place], last[place] = self._charged.get(place, 0), self._last.get(place, unit)
             charged[place] += unit.milli
             before = last[place]
             if unit.milli > before.milli if unit.surplus is before.surplus else before.surplus:
                 last[place] = unit
-        if not all(self._givers[unit.leaf].gives(unit.milli, charged[place] - unit.milli) for place, unit in last.items()):
+        if not all(self._giver(unit.leaf).gives(unit.milli, charged[place] - unit.milli) for place, unit in last.items()):
             return False
         self._charged.update(charged)
         self._last.update(last)
@@ -646,7 +605,7 @@ def _not_needed(mine: Sequence[Here], most: int) -> list[Here]:
 def _smallest_single(cluster: Cluster, units: Ranked, rights: Rights, target: Target, counter: Counter | None) -> list[Unit]:
     """If one unit of the best category suffices by itself: the smallest such."""
     best: Unit | None = None
-    givers, first = Givers(rights), None
+    giver, first = cache(rights.giver), None
     short = target.count - counter.total if counter is not None else 0
     least = max([milli for _, _, milli in target.short], default=0)  # below a node that is at its limit
     each = cluster.grid.most_gpus // target.gpus if target.gpus else ANY  # workers that a node has room for at most
@@ -654,12 +613,12 @@ def _smallest_single(cluster: Cluster, units: Ranked, rights: Rights, target: Ta
         if first is not None and rank is not first and rank != first:
             break
         if first is None:
-            if not givers[unit.leaf].gives(unit.milli):
+            if not giver(unit.leaf).gives(unit.milli):
                 continue
             first = rank
         if unit.milli < least or (best is not None and unit.milli >= best.milli) or short > each * len(unit.seats):
             continue
-        if givers[unit.leaf].gives(unit.milli) and _enough(cluster, [unit], target):
+        if giver(unit.leaf).gives(unit.milli) and _enough(cluster, [unit], target):
             best = unit
     if best is not None and counter is not None:
         counter.change((best,), 1)

@@ -10,16 +10,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from operator import attrgetter
-from typing import Any
 
 from ..model.reasons import Reason
 from ..model.values import Scenario
 from ..place.gradient import Gradient, demand_of
 from ..place.unbroken import Blocks
-from ..rules.colocation import Colocation, colocation_of
-from ..rules.power import Power, power_of
+from ..rules.colocation import Colocation
+from ..rules.power import Power
 from .fleet import Seat, on_gpus
-from .kept import Kept
+from .state import Kept
 from .tree import WINDOW_MARK
 from .work import Work
 
@@ -53,7 +52,6 @@ class Cluster:
         self.scenario, self.settings, self.now = scenario, scenario.settings, scenario.now
         self.grid, self.forms, self.windows = state.grid, state.forms, state.windows
         self.fleet, self.tree, self.works = state.fleet, state.tree, state.works
-        self.log: list[tuple[Callable[..., object], tuple[Any, ...]]] = []  # what undoes a change
         self.before_changes: Callable[[], None] | None = None  # what has to be known of this state before it is another one
         self.geometry: dict[tuple[int, int], Work] = {}  # GPUs split anew by this plan, and for whom
         self.moves_left = 1 << 30 if self.settings.max_moves is None else self.settings.max_moves
@@ -74,13 +72,13 @@ class Cluster:
 
     @cached_property
     def power(self) -> Power | None:
-        """The capped pools, where there are any."""
-        return power_of(self)
+        """The capped pools; None where no cap lasts or is to come."""
+        return Power(self) if any(cap.end is None or cap.end > self.now for cap in self.scenario.power.caps) else None
 
     @cached_property
     def colocation(self) -> Colocation | None:
-        """Who may not be whose neighbour, where anything is asked of that."""
-        return colocation_of(self)
+        """Who may not be whose neighbour; None where nothing is asked of that."""
+        return Colocation(self) if self.settings.colocation != "any" else None
 
     def apart(self, work: Work) -> int:
         """The nodes that a job has to stay off because of who stands there, as a bit set."""
@@ -96,11 +94,6 @@ class Cluster:
             known = self.state.gradient = Gradient(self.grid, demand)
         return known
 
-    @property
-    def anyone_ends(self) -> bool:
-        """Whether anyone who stands, at first or by this plan, is known to leave some time."""
-        return bool(self.state.leavers or self.state.ending) or any(work.seats and work.ends for work in self.journal)
-
     def leaves_of(self, work: Work, quota_type: int, since: int | None = None) -> list[int]:
         """Where it may be charged: its own leaf, then a window of its class that is large enough; or those from one of them on."""
         leaves = [work.leaf]
@@ -114,16 +107,16 @@ class Cluster:
 
     # Changing
 
-    def mark(self) -> tuple[int, int]:
+    def mark(self) -> int:
         if self.before_changes is not None:
             self.before_changes()
-        return self.fleet.mark(), len(self.log)
+        return self.fleet.mark()
 
-    def undo(self, mark: tuple[int, int]) -> None:
-        self.fleet.undo(mark[0])
-        while len(self.log) > mark[1]:
-            back, given = self.log.pop()
-            back(*given)
+    def undo(self, mark: int) -> None:
+        self.fleet.undo(mark)
+
+    def _log(self, back: Callable[..., object], *given: object) -> None:
+        self.fleet.log.append((None, back, given))
 
     @contextmanager
     def attempt(self) -> Iterator[Attempt]:
@@ -140,7 +133,7 @@ class Cluster:
         if self.before_changes is not None:
             self.before_changes()
         self.journal += works
-        self.log.append((self._put_back, (works[::-1], [*map(_undoable, works)][::-1])))
+        self._log(self._put_back, works[::-1], [*map(_undoable, works)][::-1])
 
     def _put_back(self, works: Sequence[Work], states: Sequence[Sequence[object]]) -> None:
         self.journal += works
@@ -150,7 +143,7 @@ class Cluster:
             work.note_degraded()
 
     def _charge(self, leaf: int, quota_type: int, milli: int, fixed: bool) -> None:
-        self.log.append((self.tree.charge, (leaf, quota_type, -milli, fixed)))
+        self._log(self.tree.charge, leaf, quota_type, -milli, fixed)
         self.tree.charge(leaf, quota_type, milli, fixed)
 
     def seat(self, work: Work, seats: Sequence[Seat], quota_type: int, leaf: int, why: Reason) -> None:
@@ -172,7 +165,6 @@ class Cluster:
         self._charge(leaf, quota_type, milli, work.form.fixed)
 
     def charge_elsewhere(self, work: Work, leaf: int) -> None:
-        """Charge what a job holds to another leaf."""
         self._remember(work)
         self._charge(work.charged_leaf, work.quota_type, -work.milli, work.form.fixed)
         work.charged_leaf = leaf
@@ -219,7 +211,7 @@ class Cluster:
             self._charge(leaf, quota_type, -milli, fixed)
 
     def spend_moves(self, count: int) -> None:
-        self.log.append((setattr, (self, "moves_left", self.moves_left)))
+        self._log(setattr, self, "moves_left", self.moves_left)
         self.moves_left -= count
 
     def in_a_circle(self, work: Work, seats: Sequence[Seat]) -> bool:
@@ -251,6 +243,5 @@ class Cluster:
         )
 
     def split_anew(self, work: Work, key: tuple[int, int]) -> None:
-        known = self.geometry.get(key)
-        self.log.append((self.geometry.pop, (key,)) if known is None else (self.geometry.__setitem__, (key, known)))
-        self.geometry[key] = work
+        self._log(setattr, self, "geometry", self.geometry)
+        self.geometry = {**self.geometry, key: work}

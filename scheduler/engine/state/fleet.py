@@ -76,7 +76,6 @@ def bits_of(mask: int) -> tuple[int, ...]:
 
 @cache
 def lowest(mask: int, count: int) -> int:
-    """The `count` lowest GPUs of a mask."""
     result = 0
     for _ in range(count):
         low = mask & -mask
@@ -85,8 +84,8 @@ def lowest(mask: int, count: int) -> int:
     return result
 
 
-def _sharers_of(mode: str, trust: str) -> int:
-    """A number for who may share a GPU; that of others may be the same, so it only rules out."""
+def sharers_of(mode: str, trust: str) -> int:
+    """A number for who may share a GPU, of 64 bits."""
     return hash((mode, trust))
 
 
@@ -101,7 +100,7 @@ class View:
         self.splits: dict[tuple[int, int], Split] = {}
         self.version = 0
         self.left: Ints = np.zeros((grid.size, grid.most_gpus), dtype=np.int64)  # milli-GPU of each shared GPU that may be joined
-        self._sharers: Ints = np.zeros_like(self.left)  # by whom: `_sharers_of`
+        self.sharers: Ints = np.zeros_like(self.left)  # by whom: `sharers_of`
         self.recount()
 
     def recount(self) -> None:
@@ -118,7 +117,7 @@ class View:
 
     def copy(self) -> "View":
         other = copy(self)
-        for name in ("free", "count", "cpus", "memory", "splits", "count_np", "left", "_sharers"):
+        for name in ("free", "count", "cpus", "memory", "splits", "count_np", "left", "sharers"):
             setattr(other, name, getattr(self, name).copy())
         other.host_np = self.host_np[0].copy(), self.host_np[1].copy()
         other.buckets = self.buckets and self.buckets.copy()
@@ -181,7 +180,7 @@ class View:
         if split is None or split.mode == "mig":
             self.left[key] = 0
         else:
-            self.left[key], self._sharers[key] = 1000 - split.used, _sharers_of(split.mode, split.trust)
+            self.left[key], self.sharers[key] = 1000 - split.used, sharers_of(split.mode, split.trust)
 
     # Room
 
@@ -191,7 +190,7 @@ class View:
             return 0
         left = self.left >= share
         if mode is not None:
-            left &= self._sharers == _sharers_of(mode, trust)
+            left &= self.sharers == sharers_of(mode, trust)
         return bit_set(np.logical_or.reduce(left, axis=1))
 
     def hosts(self, cpus: int, memory: int) -> int:
@@ -225,11 +224,11 @@ class View:
 
 
 class Fleet:
-    """Both views and the log by which every change since a mark is taken back."""
+    """Both views and the log by which every change since a mark is taken back, here and in what else a plan changes."""
 
     def __init__(self, grid: Grid) -> None:
         self.grid = grid
-        self.log: list[tuple[View, Callable[..., None], tuple[Any, ...]]] = []  # what undoes a change, and in which view
+        self.log: list[tuple[View | None, Callable[..., object], tuple[Any, ...]]] = []  # what undoes a change, and in which view, if it is of one
         self._alike = 0  # so much of the log is from before the views became two, and is about both
         self.now = self.soon = View(grid)
         self.idle_at_start: list[int] = []
@@ -282,21 +281,17 @@ class Fleet:
 
     def leave_instances(self, leaving: Sequence[Seat]) -> None:
         """Who leaves keeps the geometry: an emptied MIG instance can be used again as it is, unless its place was promised to somebody already."""
+        soon = self.soon
         for node, part in [(seat.node, part) for seat in leaving for part in seat.parts if part.mode == "mig"]:
-            self._leave_empty(node, part)
-
-    def _leave_empty(self, node: int, part: Part) -> None:
-        soon, key, bit = self.soon, (node, part.gpu), 1 << part.gpu
-        split = soon.splits.get(key)
-        if split is None and not soon.free[node] & bit:
-            return  # promised whole
-        if split is not None and split.mode != "mig":
-            return
-        mine = Instance(part.start, part.profile)
-        if split is not None and any(self._overlap(node, mine, one) for one in split.taken):
-            return
-        soon.splits[key] = left(joined(split, part), part) or Split("mig")
-        soon.change(node, soon.free[node] & bit, 0, 0)
+            key, bit, mine = (node, part.gpu), 1 << part.gpu, Instance(part.start, part.profile)
+            if (split := soon.splits.get(key)) is None:
+                promised = not soon.free[node] & bit  # whole
+            else:
+                promised = split.mode != "mig" or any(self._overlap(node, mine, one) for one in split.taken)
+            if promised:
+                continue
+            soon.splits[key] = left(joined(split, part), part) or Split("mig")
+            soon.change(node, soon.free[node] & bit, 0, 0)
 
     # Changing
 
@@ -307,6 +302,9 @@ class Fleet:
         log = self.log
         while len(log) > mark:
             view, back, given = log.pop()
+            if view is None:
+                back(*given)
+                continue
             for each in (view,) if len(log) >= self._alike else self.views():
                 back(each, *given)
         self._alike = min(self._alike, mark)

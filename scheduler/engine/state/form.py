@@ -5,7 +5,7 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from ..model.mig import fitting_profiles
-from ..model.values import CLASS_RANK, Kind, Preemptible, Role, Scenario
+from ..model.values import CLASS_RANK, Kind, Preemptible, Scenario
 from ..place.unbroken import breakable
 from .grid import Eligible, Grid
 
@@ -40,12 +40,15 @@ class Form:
         placing = kind.placing
         # The level in one domain of which the whole job must stand; -1 is the whole fleet.
         self.width = grid.level_index[placing.required] if placing.required is not None else (-1 if placing.span_clusters else 0)
-        self.plain = _plain(kind, grid)
+        tp_group = placing.tp_group
+        # Whether counting slots decides if a job fits: one role of whole GPUs without groups or levels of its own.
+        self.plain = role is not None and role.placing is None and (tp_group <= 1 or (role.gpus >= tp_group and not grid.narrow_islands))
         self.block = self.plain and breakable(grid, kind.roles[0].gpus, kind.roles[0].least, self.width)
         self.sole = self.plain and kind.roles[0].least == 1  # one worker is together with itself on any level
         # As whose neighbour it counts, where that matters: whether it serves, how it shares GPUs, and the tenant that it is.
         self.side = Side(kind.class_rank == SERVING, kind.sharing, kind.tenant) if apart else None
-        self.shape = shapes.setdefault((*_shape(kind), self.side), len(shapes))
+        room = tuple(map(_room_of, kind.roles)), placing, kind.sharing, kind.labels, kind.needs, kind.tolerates_suspect, kind.slow, self.side
+        self.shape = shapes.setdefault(room, len(shapes))  # the same number for all that need the same room
         self._eligible: dict[tuple[int, int, bool, bool], Eligible] = {}
         self._least: dict[int, int] = {}
         self._request: dict[tuple[int, bool], int] = {}
@@ -63,7 +66,11 @@ class Form:
     @cached_property
     def crowds(self) -> bool:
         """Whether its workers could use up the processors or memory of a host before its GPUs."""
-        return any(_crowds(role, self.grid) for role in self.kind.roles)
+        asking = [(role.gpus, role.cpu_milli, role.host_memory_mib) for role in self.kind.roles if role.cpu_milli or role.host_memory_mib]
+        hosts = self.grid.hosts
+        return any(
+            not gpus or cpus * there > room * gpus or memory * there > space * gpus for gpus, cpus, memory in asking for there, room, space in hosts
+        )
 
     def eligible(self, place: int, quota_type: int, *, suspect: bool, spare: bool) -> Eligible:
         key = (place, quota_type, suspect, spare)
@@ -78,13 +85,10 @@ class Form:
         role = self.kind.roles[place]
         if role.gpus or not role.parted:
             return role.gpus * 1000
-        return role.devices * self._part_milli(role, quota_type)
-
-    def _part_milli(self, role: Role, quota_type: int) -> int:
         if self.kind.sharing == "mig":
             charges = [charge for board in self.grid.boards[quota_type] for _, charge in fitting_profiles(role, board)[:1]]
-            return min(charges, default=0)  # on boards without such instances it asks for nothing
-        return role.part_milli(self.grid.smallest_memory(quota_type, role.memory_mib or 0))
+            return role.devices * min(charges, default=0)  # on boards without such instances it asks for nothing
+        return role.devices * role.part_milli(self.grid.smallest_memory(quota_type, role.memory_mib or 0))
 
     def least_milli(self, quota_type: int) -> int:
         """Its minimum."""
@@ -104,18 +108,16 @@ class Form:
     def request_milli(self, quota_type: int, by_type: bool) -> int:
         """What it counts in R while it waits: up to its most workers, each part as large as on any of the accepted types. Where each type is divided
         `by_type`, that goes for memory alone: an instance is as large as it is there."""
-        key = (quota_type, by_type)
-        if key not in self._request:
-            self._request[key] = self._new_request(quota_type, by_type)
-        return self._request[key]
-
-    def _new_request(self, quota_type: int, by_type: bool) -> int:
+        if (known := self._request.get((quota_type, by_type))) is not None:
+            return known
         roles, sharing = self.kind.roles, self.kind.sharing
         if sharing == "exclusive" or (by_type if sharing == "mig" else all(role.memory_mib is None for role in roles)):
-            return self.most_milli(quota_type)
-        least = max(role.memory_mib or 0 for role in roles)
-        types = tuple(each for each in self.types if self.grid.smallest_memory(each, least)) or self.types  # in others it asks for nothing
-        return sum(role.ceiling * max(self.worker_milli(place, each) for each in types) for place, role in enumerate(roles))
+            asked = self.most_milli(quota_type)
+        else:
+            least = max(role.memory_mib or 0 for role in roles)
+            types = tuple(each for each in self.types if self.grid.smallest_memory(each, least)) or self.types  # in others it asks for nothing
+            asked = sum(role.ceiling * max(self.worker_milli(place, each) for each in types) for place, role in enumerate(roles))
+        return self._request.setdefault((quota_type, by_type), asked)
 
 
 class Forms(dict[int, Form]):
@@ -140,55 +142,24 @@ class Forms(dict[int, Form]):
         return self._made_of == _ground_of(scenario)
 
     def of(self, kind: Kind) -> Form:
-        form = self.get(id(kind))
-        if form is None:
-            form = Form(kind, self.grid, self.shapes, apart=self.apart)
-            self._add(form)
-        return form
-
-    def _add(self, form: Form) -> None:
+        if (known := self.get(id(kind))) is not None:
+            return known
+        form = Form(kind, self.grid, self.shapes, apart=self.apart)
         self.least_level = min(self.least_level, form.level) if self else form.level
-        self[id(form.kind)] = form
+        self[id(kind)] = form
         self.elastic |= form.elastic
         self.parted |= form.parted
-        self.delay |= form.kind.preemption_delay_ms > 0
-        self.gpuless |= not any(role.gpus and role.least and not role.parted for role in form.kind.roles)
-        self.desired |= any(role.desired is not None for role in form.kind.roles)
-        self.instances |= form.kind.sharing == "mig"
+        self.delay |= kind.preemption_delay_ms > 0
+        self.gpuless |= not any(role.gpus and role.least and not role.parted for role in kind.roles)
+        self.desired |= any(role.desired is not None for role in kind.roles)
+        self.instances |= kind.sharing == "mig"
         self.choosy |= len(form.types) > 1
-        self.by_memory |= any(role.memory_mib is not None for role in form.kind.roles)
+        self.by_memory |= any(role.memory_mib is not None for role in kind.roles)
+        return form
 
 
 def _ground_of(scenario: Scenario) -> tuple[object, ...]:
     """The fleet, and how it is filled: what would fit were it empty depends on both; and in which types jobs are tried first."""
     settings = scenario.settings
-    return (
-        scenario.nodes,
-        scenario.topology,
-        settings.sharing_trust,
-        settings.placement,
-        settings.colocation,
-        settings.type_choice,
-        settings.gpu_prices,
-    )
-
-
-def _crowds(role: Role, grid: Grid) -> bool:
-    gpus, cpus, memory = role.gpus, role.cpu_milli, role.host_memory_mib
-    asks = cpus or memory
-    return bool(asks) and any(not gpus or cpus * there > room * gpus or memory * there > space * gpus for there, room, space in grid.hosts)
-
-
-def _plain(kind: Kind, grid: Grid) -> bool:
-    """Whether counting slots decides if a job fits: one role of whole GPUs without groups or levels of its own."""
-    if len(kind.roles) != 1:
-        return False
-    role = kind.roles[0]
-    if role.parted or role.placing is not None:
-        return False
-    return kind.placing.tp_group <= 1 or (role.gpus >= kind.placing.tp_group and not grid.narrow_islands)
-
-
-def _shape(kind: Kind) -> tuple[object, ...]:
-    """Kinds that need the same room are equal in this."""
-    return tuple(map(_room_of, kind.roles)), kind.placing, kind.sharing, kind.labels, kind.needs, kind.tolerates_suspect, kind.slow
+    tried = settings.type_choice, settings.gpu_prices
+    return scenario.nodes, scenario.topology, settings.sharing_trust, settings.placement, settings.colocation, *tried

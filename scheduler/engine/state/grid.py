@@ -54,7 +54,6 @@ class Level:
         return self.bounds[domain], self.bounds[domain + 1]
 
     def sums(self, values: Ints) -> Ints:
-        """One sum per domain."""
         if not len(self.starts):
             return np.zeros(0, dtype=np.int64)
         return np.add.reduceat(values, self.starts_np)
@@ -107,11 +106,6 @@ class Grid:
     @cached_property
     def any_split(self) -> bool:
         return any(node.mig for node in self.nodes)
-
-    @cached_property
-    def repartitioned(self) -> list[int]:
-        """When a GPU was split anew, as far as that is told."""
-        return [at for node in self.nodes for at in node.repartitioned]
 
     @cached_property
     def hosts(self) -> list[tuple[int, int, int]]:
@@ -185,13 +179,9 @@ class Grid:
         if not role.gpus and not role.parted:
             quota_type = ANYWHERE  # a worker without GPUs needs only a node
         group = (role.gpu_types, kind.slow, quota_type, kind.labels, kind.needs, suspect, spare)
-        known = self._eligible.get(group)
-        if known is None:
-            known = self._eligible[group] = self._new_eligible(kind, role.gpu_types, quota_type, suspect, spare)
-        return known
-
-    def _new_eligible(self, kind: Kind, gpu_types: tuple[str, ...], quota_type: int, suspect: bool, spare: bool) -> "Eligible":
-        places, slow = [], kind.slow
+        if (known := self._eligible.get(group)) is not None:
+            return known
+        places, slow, gpu_types = [], kind.slow, role.gpu_types
         for place, node in enumerate(self.nodes):
             if quota_type not in (ANYWHERE, self.type_of[place]) or node.health in ("down", "draining"):
                 continue
@@ -201,12 +191,10 @@ class Grid:
                 continue
             if kind.labels and not set(kind.labels) <= set(node.labels):
                 continue
-            if kind.needs:
-                offers = dict(node.attributes)
-                if any(offers.get(name, 0) < least for name, least in kind.needs):
-                    continue
-            places.append(place)
-        return Eligible(places, self.size)
+            offers = dict(node.attributes) if kind.needs else {}
+            if all(offers.get(name, 0) >= least for name, least in kind.needs):
+                places.append(place)
+        return self._eligible.setdefault(group, Eligible(places, self.size))
 
 
 def type_rank(choice: str, prices: Mapping[str, int], gpu_type: str, speed: int, place: int) -> tuple[Fraction, int, int]:
@@ -240,7 +228,6 @@ Slice = tuple[int, int]  # the nodes from one position to another
 
 
 def common(one: Slice, other: Slice) -> Slice:
-    """The nodes that are in both."""
     return max(one[0], other[0]), min(one[1], other[1])
 
 

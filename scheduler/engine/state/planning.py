@@ -9,15 +9,14 @@ from ..place.slots import SlotCounts, slots_of
 from ..place.unbroken import Blocks
 from ..rules.claims import charge_claims
 from ..rules.held_gates import HeldShares
-from ..rules.order import QueueOrder
 from ..rules.taken_back import Takers
 from ..search.clearable import Movables
 from ..search.units import Units
 from .cluster import Cluster
 from .fleet import View
-from .kept import Kept
 from .requests import Requests
 from .standing import Standing
+from .state import Kept
 from .waiting import Waiting
 from .work import Work
 
@@ -26,8 +25,6 @@ FAIR, ANYONE, IN_ORDER = range(3)
 
 
 class Cycle:
-    """What the passes share while one plan is made."""
-
     def __init__(self, scenario: Scenario, kept: Kept | None = None) -> None:
         self.cluster = Cluster(scenario, kept)
         self.settings = scenario.settings
@@ -47,12 +44,6 @@ class Cycle:
         self.book = Book(self)
         self.takers = Takers(self)
         self.held_shares = HeldShares()
-        self._go_on()
-        self.cluster.blocks = Blocks(self.grid, self.waiting.queues.blocks(), self.cluster.state.usual_blocks)
-        self.requests = Requests(self.waiting)
-
-    def _go_on(self) -> None:
-        """Bring up to date what the plan before has left."""
         state = self.cluster.state
         if state.prospect is not None and (self.fleet.soon.splits or state.prospect.stays.tenants):
             state.prospect = None  # from plan to plan it follows whole GPUs only
@@ -60,15 +51,17 @@ class Cycle:
             state.prospect.changed.update(dict.fromkeys(state.since.come, True) | dict.fromkeys(state.since.gone, False))
         if state.standing is not None:
             state.standing.go_on(self.cluster)
+        self.cluster.blocks = Blocks(self.grid, self.waiting.queues.blocks(), state.usual_blocks)
+        self.requests = Requests(self.waiting)
 
     def rest(self) -> None:
         """Take back all that was decided: the next plan begins with what the scenario says."""
         changed = list(dict.fromkeys(self.cluster.journal))
         state = self.cluster.state
         self.book.clear()
-        self.cluster.undo((0, 0))
+        self.cluster.undo(0)
         for work in changed:
-            work.begin_anew()
+            work.types, work.firm, work.sequence = work.form.types, False, 0
         self.waiting.queues.rest(changed, self.waiting.asking_again())
         if state.prospect is not None:
             state.prospect.changed.update(dict.fromkeys(changed, True))
@@ -107,25 +100,15 @@ class Cycle:
         if self.requests.by_placement:
             self.requests.follow()
 
-    def follow(self, order: QueueOrder, since: int, but: int) -> None:
-        """Bring an order of queues up to date after a change; one leaf, whose head was dropped, is so already."""
-        anywhere = self.requests.by_placement or self.cluster.windows.lasting
-        if leaves := order.queues if anywhere else {work.home for work in self.cluster.journal[since:]} - {but}:
-            order.refresh(leaves)
-
     def begin_anew(self) -> None:
         """Take back all that was decided, and what was still to be worked out of that state."""
         self.book.clear()
-        self.cluster.undo((0, 0))
+        self.cluster.undo(0)
         self.takers.forget()
         self.gave_way.clear()
         self.held_shares = HeldShares()
         self._units = None
         self.changed()
-
-    def has_turn(self, work: Work, quota_type: int, milli: int) -> bool:
-        """Whether a job may be served now."""
-        return self.turn != FAIR or self.tree.within_share(work.leaf, quota_type, milli)
 
     def begin_walk(self) -> bool:
         """Whether anybody waits. Reservations are made anew: what was refused because of the old ones may be possible, and is said anew."""

@@ -20,7 +20,12 @@ class Requests:
         self._all = Amounts()  # of all of them together
         self._read = -1  # so much of the cluster's journal is in them
         self._over = False  # whether somebody holds more than he may ask for: once he has lost it, he asks for less than he had
-        self._begin()
+        running = Amounts()
+        for work in waiting.queues.open:
+            self._of_running(work, running)
+        for division in self.tree.divisions:
+            division.requested = [*map(add, division.used, division.asked)]
+        self._share(running)
         # Whether a placement can change what others ask for, or may have: then shares are computed anew after each.
         tree, forms = self.tree, self.cluster.forms
         several = len(tree.divisions) > 1 and any(limit is not None for limit in tree.limit_total)
@@ -28,15 +33,6 @@ class Requests:
         # A part by memory is asked for as of the smallest GPU that can hold it, and charged less on a larger one.
         # Who is charged to a window of his class asks for nothing in his own queue any more.
         self.by_placement = several or many or forms.by_memory or self._over or bool(self.cluster.windows.of_classes)
-
-    def _begin(self) -> None:
-        """What is used and what is asked for as the plan begins, and the shares that follow."""
-        running = Amounts()
-        for work in self.waiting.queues.open:
-            self._of_running(work, running)
-        for division in self.tree.divisions:
-            division.requested = [*map(add, division.used, division.asked)]
-        self._share(running)
 
     def follow(self) -> None:
         """A job that accepts several types found a place in one and asks for nothing in the others."""
@@ -58,7 +54,6 @@ class Requests:
         self._share(self._all)
 
     def _share(self, amounts: Amounts) -> None:
-        """So much more is asked for."""
         for (leaf, division), milli in amounts.items():
             self.tree.add(division.requested, leaf, milli)
         self.tree.share()

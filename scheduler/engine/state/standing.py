@@ -1,8 +1,7 @@
 """Who is charged to each leaf of the tree, and what follows from that whatever the time: it goes on from plan to plan, job by job."""
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping
-from typing import NamedTuple
+from collections.abc import Collection, Iterable
 
 from ..model.values import Preemptible
 from .cluster import Cluster
@@ -10,20 +9,6 @@ from .fleet import Seat
 from .work import Work
 
 Level = tuple[int, int]
-
-
-class Lowest(NamedTuple):
-    """What preemptible work of a leaf holds: its lowest class and number, and the sum of all of it."""
-
-    level: Level
-    milli: int
-
-
-class Sums(NamedTuple):
-    """What may become idle with preemptible work of a leaf: by quota type, class and number, and what of that is the lowest."""
-
-    by_level: Mapping[tuple[int, Level], int]
-    lowest: Lowest | None
 
 
 class Standing:
@@ -35,7 +20,8 @@ class Standing:
         self.begun = False  # whether anybody was looked at: not before somebody asks
         self._stands: dict[Work, tuple[int, tuple[Seat, ...]]] = {}  # charged leaf and seats
         self._below: defaultdict[int, dict[Work, None]] = defaultdict(dict)
-        self._sums: dict[int, Sums] = {}  # of leaves as they are now, once that was asked
+        # What may become idle with preemptible work of leaves as they are now, by quota type and level, once that was asked.
+        self._sums: dict[int, Counter[tuple[int, Level]]] = {}
 
     def go_on(self, cluster: Cluster) -> None:
         """Take up who came and went between two plans."""
@@ -79,28 +65,26 @@ class Standing:
         self._read = len(journal)
 
     def below(self, leaf: int) -> Collection[Work]:
-        """Who is charged to a leaf."""
         self._follow()
         return self._below[leaf].keys()
 
-    def lowest(self, leaf: int) -> Lowest | None:
-        """What could be taken inside a leaf at the very most, and from which level on; None where nothing of it is ever preemptible."""
-        return self._sums_of(leaf).lowest
+    def lowest(self, leaf: int) -> tuple[Level, int] | None:
+        """From which class and number on anything could be taken inside a leaf, and how much at the very most; None where nothing of it is ever
+        preemptible."""
+        sums = self._sums_of(leaf)
+        return (min([level for _, level in sums]), sums.total()) if sums else None
 
     def freeable_below(self, leaf: int, quota_type: int, level: Level) -> int:
         """Milli-GPU that may become idle without the preemptible work of a leaf below a class and number."""
-        return sum([milli for (kind, each), milli in self._sums_of(leaf).by_level.items() if each < level and kind == quota_type])
+        return sum([milli for (kind, each), milli in self._sums_of(leaf).items() if each < level and kind == quota_type])
 
-    def _sums_of(self, leaf: int) -> Sums:
+    def _sums_of(self, leaf: int) -> Counter[tuple[int, Level]]:
         self._follow()
-        known = self._sums.get(leaf)
-        if known is None:
-            sums = Counter[tuple[int, Level]]()
+        if (known := self._sums.get(leaf)) is None:
+            known = self._sums[leaf] = Counter()
             for work in self._below[leaf]:
                 if work.kind.preemptible is not Preemptible.NEVER:
-                    sums[work.quota_type, work.form.level] += most_freed(work)
-            lowest = Lowest(min([level for _, level in sums]), sums.total()) if sums else None
-            known = self._sums[leaf] = Sums(sums, lowest)
+                    known[work.quota_type, work.form.level] += most_freed(work)
         return known
 
 

@@ -39,7 +39,7 @@ class Division:
         self.counts_on = [0] * size  # B
         self.usage = [0] * size
         self.weight = [0] * size
-        self.priority = [0] * size
+        self.priority = [100] * size
         self.groups: dict[int, Siblings] = {}  # by the node above them
 
 
@@ -142,10 +142,8 @@ class Tree(Layout):
     def _amounts(self, windows: Sequence[Window]) -> None:
         for place in range(1, len(self.names)):
             quota = self.quotas[place]
-            if quota is None:  # a window of a class: it has no share of the surplus
-                for division in self.divisions:
-                    division.priority[place] = 100
-                continue
+            if quota is None:
+                continue  # a window of a class: it has no share of the surplus
             self.limit_total[place] = quota.limit.total
             if quota.limit.by_type is not None:
                 named = dict(quota.limit.by_type)
@@ -168,8 +166,7 @@ class Tree(Layout):
         for window, path in self.lasting:
             division = self.divisions[self._window_division(window)]
             for place in path:
-                stated = division.guaranteed[place]
-                if stated is not None:
+                if (stated := division.guaranteed[place]) is not None:
                     division.guaranteed[place] = stated + window.gpus
         for place, window in self.window_at.items():
             own = self._window_division(window)
@@ -193,15 +190,13 @@ class Tree(Layout):
                     self.limit_total[place] = max(limit, min(together, limit + window.gpus))
                 if caps is not None and kind in caps:
                     caps[kind] = max(caps[kind], min(promised, caps[kind] + window.gpus))
-                limit = division.limit[place]
-                if limit is not None:
+                if (limit := division.limit[place]) is not None:
                     division.limit[place] = max(limit, min(promised, limit + window.gpus))
 
     def _window_division(self, window: Window) -> int:
         return self.division_of[self.types.index(window.gpu_type)] if window.gpu_type in self.types else 0
 
     def division(self, quota_type: int) -> Division:
-        """In which a quota type is shared out."""
         return self.divisions[self.division_of[quota_type]]
 
     # Use
@@ -296,7 +291,10 @@ class Tree(Layout):
         limits = [self.limit_for(division, place) for place in members]
         wants = [requested[place] if limit is None else min(limit, requested[place]) for place, limit in zip(members, limits, strict=True)]
         changed = []
-        parts = divide(pool, wants, self._siblings(division, parent), self.usage_weight)
+        if (stated := division.groups.get(parent)) is None:
+            of = [[column[place] for place in members] for column in (division.weight, division.priority, division.usage, self.age)]
+            stated = division.groups[parent] = siblings([guaranteed[place] for place in members], *of)
+        parts = divide(pool, wants, stated, self.usage_weight)
         for place, limit, part in zip(members, limits, parts, strict=True):
             promised = guaranteed[place]
             counts_on = max(promised, part) if promised is not None else division.capacity if limit is None else limit
@@ -307,22 +305,12 @@ class Tree(Layout):
             fair[place], counted_on[place] = part, counts_on
         return changed
 
-    def _siblings(self, division: Division, parent: int) -> Siblings:
-        """What the children of a node state."""
-        known = division.groups.get(parent)
-        if known is None:
-            members = self.children[parent]
-            of = [[column[place] for place in members] for column in (division.weight, division.priority, division.usage, self.age)]
-            known = division.groups[parent] = siblings([division.guaranteed[place] for place in members], *of)
-        return known
-
     # Gates
 
     def promised_to_fixed(self, leaf: int, division: Division, ends: int) -> Iterator[tuple[int, int]]:
         """The guarantees on a leaf's way up, as non-preemptible work that ends at an instant may count them."""
         for place in self.path[leaf]:
-            promised = division.standing[place]
-            if promised is None:
+            if (promised := division.standing[place]) is None:
                 continue
             own = self.window_at.get(place)
             if own is not None and own.end is not None and ends > own.end:
@@ -337,7 +325,6 @@ class Tree(Layout):
         return counted(milli) if len(self.divisions) == 1 else f"{gpus(milli)} {division.name}"
 
     def within_share(self, place: int, quota_type: int, milli: int) -> bool:
-        """Whether a node of the tree stays within its fair share with so much more."""
         division = self.division(quota_type)
         return division.used[place] + milli <= division.fair[place]
 

@@ -45,9 +45,7 @@ class Waiting:
     def __iter__(self) -> Iterator[Work]:
         self._ask_again()
         for leaf in sorted(self.queues.by_leaf):
-            for work in self.queues.by_leaf[leaf]:
-                if work in self:
-                    yield work
+            yield from (work for work in self.queues.by_leaf[leaf] if work in self)
 
     def anybody(self) -> bool:
         self._ask_again()
@@ -109,8 +107,7 @@ class Waiting:
     def in_leaf(self, leaf: int) -> list[Work]:
         """Who waits in a leaf, in its order: with no place, or with fewer workers than its minimum."""
         self._follow()
-        known = self._here.get(leaf)
-        if known is None:
+        if (known := self._here.get(leaf)) is None:
             known = self.queues.by_leaf.get(leaf, [])
             if leaf in self._changed:  # of the others nobody has got or lost anything
                 out = {work for work in self._changed[leaf] if work not in self}

@@ -12,8 +12,6 @@ from .grid import Eligible
 
 @dataclass(slots=True, eq=False)
 class Work:
-    """One job while a plan is made."""
-
     job: Job
     order: int  # place by (submitted, name): the end of every ordering
     home: int
@@ -80,11 +78,6 @@ class Work:
         """Whether a job that is stopping was evicted, and so waits again as soon as it has stopped."""
         run = self.job.run
         return run.last_evicted is not None and (run.since is None or run.last_evicted >= run.since)
-
-    @property
-    def backoff_matters(self) -> bool:
-        """Whether it was evicted before, so that its own past decides beside what it asks for."""
-        return self.job.run.last_evicted is not None
 
     @property
     def fresh(self) -> bool:
@@ -178,12 +171,6 @@ class Work:
     def ends(self) -> bool:
         """Whether it is known when it leaves, or it gives way: only then its places come free, as far as anyone knows."""
         return self.job.limit_ms is not None or self.job.estimate_ms is not None or self.backfilled
-
-    def begin_anew(self) -> None:
-        """As before the first pass of a plan, its places being its first ones again."""
-        self.types = self.form.types
-        self.firm = False
-        self.sequence = 0
 
     def note_degraded(self) -> None:
         """It is degraded where it runs below the minimum of a role."""

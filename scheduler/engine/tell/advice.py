@@ -138,5 +138,4 @@ class Advisor:
 
 
 def _with_role(kind: Kind, **changes: Any) -> Kind:
-    """The kind with its one role changed."""
     return replace(kind, roles=(replace(kind.roles[0], **changes),))

@@ -85,7 +85,6 @@ def in_order(decisions: Sequence[Decision]) -> list[Decision]:
         return False
 
     def before(decision: Decision) -> Iterator[int]:
-        """Which come before a decision."""
         yield from (place_of[name] for name in decision.after if name in place_of)
         for name in moving.get(decision.job or "", ()):
             if not waits_for(name, decision.job or ""):

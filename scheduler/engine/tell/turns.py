@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from ..model.values import Job, Scenario
 from ..rules.invariants import check
-from ..state.kept import Kept
 from ..state.planning import Cycle
+from ..state.state import Kept
 from ..state.tree import Division
 from ..state.work import Work
 

@@ -30,7 +30,7 @@ from scheduler.engine.model.plan import Decision, Stand
 from scheduler.engine.model.values import QUEUED, Job, Scenario, Settings
 from scheduler.engine.rules.invariants import check
 from scheduler.engine.state.grid import type_rank
-from scheduler.engine.state.kept import Kept
+from scheduler.engine.state.state import Kept
 from scheduler.engine.tell.decisions import decisions_of
 from scheduler.engine.tell.turns import Turn, turns
 from scheduler.engine.trial import Ground, Level, Trial, starts_at_once

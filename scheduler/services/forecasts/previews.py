@@ -18,7 +18,7 @@ from quotas.services.ledger import ledger_classes_if
 from scheduler.engine.cycle import make_plan
 from scheduler.engine.model.plan import Plan
 from scheduler.engine.model.values import Scenario, Settings
-from scheduler.engine.state.kept import Kept
+from scheduler.engine.state.state import Kept
 from scheduler.loop.policy import policy, ruled
 from scheduler.models import Job
 from scheduler.selectors.discretion import Discretion

@@ -22,7 +22,7 @@ from scheduler.engine.search.victims import Found, Rights, category, search
 from scheduler.engine.state.fleet import View
 from scheduler.engine.state.grid import Eligible
 from scheduler.engine.state.planning import Cycle
-from scheduler.engine.state.standing import Lowest, Standing
+from scheduler.engine.state.standing import Level, Standing
 from scheduler.engine.state.work import Work
 from scheduler.scenarios.reading import parse
 from scheduler.simulation.world import World
@@ -134,13 +134,13 @@ def test_the_look_ahead_that_follows_a_plan_is_the_one_made_anew_behind_it(seed:
             assert [(max(start, anew.now), end) for start, end in followed.gaps(node, count) if end > anew.now] == gaps
 
 
-def lowest_of(units: list[Unit]) -> Lowest | None:
+def lowest_of(units: list[Unit]) -> tuple[Level, int] | None:
     """By the units themselves: the least class and number, and what could come free."""
     preemptible = [unit for unit in units if unit.work.kind.preemptible is not Preemptible.NEVER]
     if not preemptible:
         return None
     milli = sum(unit.milli + sum(1000 * len(seat.parts) for seat in unit.seats) for unit in preemptible)
-    return Lowest(min(unit.form.level for unit in preemptible), milli)
+    return min(unit.form.level for unit in preemptible), milli
 
 
 @pytest.mark.parametrize("seed", (0, 2))

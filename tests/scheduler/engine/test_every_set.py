@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from scheduler.engine.passes.reclaim import claimant
-from scheduler.engine.rules.legality import ANY_SIZE, Reclaim
+from scheduler.engine.rules.legality import Reclaim
 from scheduler.engine.search import victims
 from scheduler.engine.search.evicting import targets
 from scheduler.engine.search.units import Unit
-from scheduler.engine.search.victims import Found, Target, search
+from scheduler.engine.search.victims import ANY, Found, Target, search
 from scheduler.engine.state.planning import Cycle
 from scheduler.scenarios.reading import parse
 
@@ -117,7 +117,7 @@ def case_of(document: Json) -> Case | None:
         return None
     rules = Reclaim(cycle, work, 0, leaf, work.missing_milli(0))
     (target,) = targets(cycle, work, 0)
-    case = Case(cycle, rules, rules.units(ANY_SIZE), target)
+    case = Case(cycle, rules, rules.units(ANY), target)
     return None if not case.ranked or case.has_room([]) else case
 
 

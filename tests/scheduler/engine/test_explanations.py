@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from scheduler.engine.cycle import make_plan
-from scheduler.engine.state.kept import Kept
+from scheduler.engine.state.state import Kept
 from scheduler.presenters.explained import explain
 from scheduler.scenarios.reading import parse
 

@@ -23,9 +23,8 @@ from scheduler.engine.place.slots import SlotCounts
 from scheduler.engine.state.cluster import Cluster
 from scheduler.engine.state.fleet import View
 from scheduler.engine.state.grid import Grid
-from scheduler.engine.state.kept import Kept
 from scheduler.engine.state.planning import Cycle
-from scheduler.engine.state.state import alike_at_both_ends
+from scheduler.engine.state.state import Kept, alike_at_both_ends
 from scheduler.scenarios.reading import parse
 from scheduler.simulation.applying import carried_out
 from scheduler.simulation.world import World

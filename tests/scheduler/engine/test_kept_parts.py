@@ -35,7 +35,7 @@ def stir(cycle: Cycle, chance: random.Random) -> None:
             cluster.seat(one, some, quota_type, leaf, A_WHY)
             one.moved = True
     else:
-        cluster.undo((0, 0))
+        cluster.undo(0)
     cycle.changed()
 
 
@@ -75,7 +75,7 @@ def test_units_of_some_leaves_are_those_of_all(seed: int, size: str):
             one = chance.choice(standing)
             cycle.cluster.unseat(one, one.seats, A_WHY, None)
         else:
-            cycle.cluster.undo((0, 0))
+            cycle.cluster.undo(0)
         cycle.changed()
         kept = [unit for mine in some._leaves.values() for unit in mine]
         known = [unit for unit in kept if some._is_known(unit.work)]

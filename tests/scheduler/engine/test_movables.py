@@ -9,10 +9,10 @@ import pytest
 
 from scheduler.engine.cycle import make_plan
 from scheduler.engine.model.reasons import reason
-from scheduler.engine.search.clearable import Need, cost_of, weight_of
-from scheduler.engine.state.grid import Ints
-from scheduler.engine.state.kept import Kept
+from scheduler.engine.search.clearable import cost_of, weight_of
+from scheduler.engine.search.victims import Target
 from scheduler.engine.state.planning import Cycle
+from scheduler.engine.state.state import Kept
 from scheduler.engine.state.work import Work
 from scheduler.scenarios.reading import parse
 from tests.scheduler.engine import scenes
@@ -57,17 +57,18 @@ def leaves_room(cycle: Cycle, cleared: Sequence[tuple[int, list[Work]]], gpus: i
     return all(sum(here // size for here in room) >= others * (gpus // size) + sum(each // size for each in sizes) for size in set(sizes))
 
 
-def cheapest(cycle: Cycle, need: Need, allowed: Ints, gpus: int) -> list[int] | None:
+def cheapest(cycle: Cycle, target: Target, short: int) -> list[int] | None:
     """The slow way: every set of nodes of a slice weighed with all that its jobs would lose."""
-    options = []
-    for node in range(cycle.grid.size):
+    options, gpus = [], target.gpus
+    assert target.allowed is not None
+    for node in range(target.low, target.high):
         chosen, _ = leaving(cycle, node, gpus - cycle.fleet.soon.count[node] % gpus)
-        first = need.workers - need.short + 1
-        if need.low <= node < need.high and allowed[node] and chosen and leaves_room(cycle, [(node, chosen)], gpus, first):
+        first = target.count - short + 1
+        if target.allowed[node] and chosen and leaves_room(cycle, [(node, chosen)], gpus, first):
             options.append((cost_of(chosen, node, cycle.now), chosen))
     found = []
-    for chosen in combinations(options, need.short):
-        if leaves_room(cycle, [(weight[4], works) for weight, works in chosen], gpus, need.workers):
+    for chosen in combinations(options, short):
+        if leaves_room(cycle, [(weight[4], works) for weight, works in chosen], gpus, target.count):
             weights = sorted(weight for weight, _ in chosen)
             found.append((sum(weight[0] for weight in weights), sum(weight[1] for weight in weights), weights))
     return sorted(weight[4] for weight in min(found)[2]) if found else None
@@ -79,9 +80,9 @@ def in_slices(cycle: Cycle) -> int:
     allowed = grid.startable[False]
     slices = {(0, grid.size), *(grid.levels[0].slice_of(domain) for domain in range(len(grid.levels[0])))}
     for (low, high), gpus, short in product(sorted(slices), (1, 4, 8), (1, 2)):
-        need = Need(low, high, 2, short)
-        found = cycle.movables.clearable(gpus).cheapest(need, allowed, 1 << 30)
-        assert (None if found is None else sorted(found)) == cheapest(cycle, need, allowed, gpus), (need, gpus)
+        target = Target(low, high, 2, gpus, allowed=allowed)
+        found = cycle.movables.clearable(gpus).cheapest(target, short, 1 << 30)
+        assert (None if found is None else sorted(found)) == cheapest(cycle, target, short), (low, high, short, gpus)
         same += found is not None
     return same
 
@@ -112,7 +113,7 @@ def test_another_node_is_cleared_from_when_on_less_is_lost_there() -> None:
     cleared = []
     for later in (0, 99, 101, 200):
         cycle = Cycle(replace(scenario, now=scenario.now + 1000 * later))
-        cleared.append(cycle.movables.clearable(8).cheapest(Need(0, 3, 1, 1), cycle.grid.startable[False], 8))
+        cleared.append(cycle.movables.clearable(8).cheapest(Target(0, 3, 1, 8, allowed=cycle.grid.startable[False]), 1, 8))
     assert cleared == [[0], [0], [2], [2]]
 
 

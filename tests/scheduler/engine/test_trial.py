@@ -8,7 +8,7 @@ import pytest
 from scheduler.engine.cycle import make_plan
 from scheduler.engine.model.plan import Decision
 from scheduler.engine.model.values import QUEUED, Job, Scenario
-from scheduler.engine.state.kept import Kept
+from scheduler.engine.state.state import Kept
 from scheduler.engine.trial import NAME, Ground, Trial, starts_at_once, unlike
 from scheduler.scenarios.reading import parse
 from scheduler.simulation.applying import changed

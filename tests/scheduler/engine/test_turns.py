@@ -9,8 +9,8 @@ import pytest
 from scheduler.engine.cycle import make_plan
 from scheduler.engine.model.values import QUEUED, Job, Scenario
 from scheduler.engine.passes.allocate import Walk
-from scheduler.engine.state.kept import Kept
 from scheduler.engine.state.planning import Cycle
+from scheduler.engine.state.state import Kept
 from scheduler.engine.state.work import Work
 from scheduler.engine.tell.turns import FIRST, ROUND, Turn, turns
 from scheduler.engine.trial import Ground, unlike

@@ -42,7 +42,7 @@ def state(cluster: Cluster) -> dict[str, Any]:
         "jobs": [stand(work) for work in cluster.works],
         "layouts": dict(cluster.geometry),
         "moves": cluster.moves_left,
-        "log": len(cluster.log),
+        "log": len(cluster.fleet.log),
     }
 
 

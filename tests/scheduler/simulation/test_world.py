@@ -9,7 +9,7 @@ from scheduler.benchmarks import cases
 from scheduler.engine.cycle import make_plan
 from scheduler.engine.model.plan import Plan
 from scheduler.engine.model.values import Checkpoint, Run, Scenario
-from scheduler.engine.state.kept import Kept
+from scheduler.engine.state.state import Kept
 from scheduler.scenarios.reading import parse
 from scheduler.simulation.policies import POLICIES, fifo
 from scheduler.simulation.result import saturated, summary

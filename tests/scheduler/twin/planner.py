@@ -5,7 +5,7 @@ from functools import lru_cache
 from typing import Any
 
 from scheduler.engine.cycle import make_course, make_plan
-from scheduler.engine.state.kept import Kept
+from scheduler.engine.state.state import Kept
 from scheduler.scenarios.reading import ScenarioError, load
 
 Json = dict[str, Any]
