@@ -150,6 +150,7 @@ APART = listed(
             "figure": Field("figure", TEXT, "latency"),
             "predicted_ms": Field("predicted_ms", whole()),
             "allowed_ms": Field("allowed_ms", whole()),
+            "measured": Field("measured", FLAG, False, seldom=True),
         },
         Apart,
     )

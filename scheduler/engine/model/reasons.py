@@ -20,6 +20,7 @@ WHY = {
     "grow": "The job grows into idle capacity that no waiting minimum can use.",
     "repartition": "A GPU is repartitioned for a waiting job.",
     "reserve": "The earliest time and place by the estimates of running work.",
+    "relief": "A service is over its objective, and the job beside it gives way.",
     "reservation_due": "The holder of a reservation takes the GPUs that were lent to backfilled work.",
 }
 

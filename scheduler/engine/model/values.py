@@ -218,6 +218,7 @@ class Apart(NamedTuple):
     figure: str
     predicted_ms: int
     allowed_ms: int
+    measured: bool = False  # it has broken it there: they are kept apart whatever `colocation` asks for
 
 
 @dataclass(frozen=True, slots=True)
@@ -418,3 +419,8 @@ class Scenario:
     jobs: tuple[Job, ...]  # by (submitted, name)
     power: PowerCaps = NO_POWER
     apart: tuple[Apart, ...] = ()  # in their order
+
+    @property
+    def asks_apart(self) -> bool:
+        """Whether anything is asked of neighbours."""
+        return self.settings.colocation != "any" or any(pair.measured for pair in self.apart)

@@ -2,7 +2,8 @@
 
 Serving is the class inference; other work is the other two. They share a GPU only as MIG instances, and have those on one node only if the node was
 verified to enforce MIG: by MPS a service is a trust domain of its own. Where the setting is `node`, they stand on one node only if it was verified to
-pin jobs to their processors. A pair in `Scenario.apart` keeps off nodes of each other, or of each other's instances.
+pin jobs to their processors. A pair in `Scenario.apart` keeps off nodes of each other, or of each other's instances; one that was measured does so
+whatever the setting.
 Only a start, a repair, a growth or a move is refused: who stands beside a service stays. Who leaves counts no more.
 """
 
@@ -31,9 +32,9 @@ class Colocation:
 
     def __init__(self, cluster: "Cluster") -> None:
         self.cluster, nodes = cluster, cluster.grid.nodes
-        self._everywhere = (1 << len(nodes)) - 1
+        self._everywhere, self._walled = (1 << len(nodes)) - 1, cluster.settings.colocation != "any"
         self._without = {wall: sum([1 << place for place, node in enumerate(nodes) if wall not in node.boundaries]) for wall in ("cores", "mig")}
-        self._pairs = {(pair.service, pair.other, pair.where): pair for pair in cluster.scenario.apart}
+        self._pairs = {(pair.service, pair.other, pair.where): pair for pair in cluster.scenario.apart if self._walled or pair.measured}
         self._held: dict[Work, tuple[Seat, ...]] = {}
         self._on: dict[Side, dict[int, dict[Work, None]]] = {}  # who stands where
         self._bits: dict[Side, int] = {}
@@ -47,7 +48,7 @@ class Colocation:
         found = 0
         for side, bits in self._bits.items():
             found |= bits & self.wall(work, side).nodes
-        return found | (self._mixed() if work.kind.sharing == "mps" else 0)
+        return found | (self._mixed() if self._walled and work.kind.sharing == "mps" else 0)
 
     def neighbours(self, work: Work) -> Iterator[tuple[Work, int]]:
         """Each of those because of whom it has to stay off a node, and the node."""
@@ -71,6 +72,8 @@ class Colocation:
         for where in ("node", "gpu") if instances else ("node",):
             if (pair := self._pairs.get((service.tenant, beside.tenant, where))) is not None:
                 return Wall(self._everywhere, pair)
+        if not self._walled:
+            return Wall(0)
         nodes = self._without["cores"] if self.cluster.settings.colocation == "node" else 0
         return Wall(nodes | self._without["mig"] if instances else nodes)
 
@@ -116,6 +119,9 @@ class Colocation:
         facts: dict[str, object] = {"node": name, "beside": other.job.name, "beside_class": CLASSES[other.kind.class_rank]}
         if pair is not None:
             whose = "its" if service is work else "the service's"
+            if pair.measured:
+                told = f"beside {_told(other)} on {name}, {whose} {pair.figure} was {pair.predicted_ms} ms of {pair.allowed_ms} ms allowed"
+                return reason("colocation", told, **facts, figure=pair.figure, measured_ms=pair.predicted_ms, allowed_ms=pair.allowed_ms)
             detail = f"beside {_told(other)} on {name} {whose} {pair.figure} would be {pair.predicted_ms} ms of {pair.allowed_ms} ms allowed"
             return reason("colocation", detail, **facts, figure=pair.figure, predicted_ms=pair.predicted_ms, allowed_ms=pair.allowed_ms)
         boundary = "cores" if self._without["cores"] >> node & 1 and self.cluster.settings.colocation == "node" else "mig"

@@ -78,7 +78,7 @@ class Cluster:
     @cached_property
     def colocation(self) -> Colocation | None:
         """Who may not be whose neighbour; None where nothing is asked of that."""
-        return Colocation(self) if self.settings.colocation != "any" else None
+        return Colocation(self) if self.scenario.asks_apart else None
 
     def apart(self, work: Work) -> int:
         """The nodes that a job has to stay off because of who stands there, as a bit set."""

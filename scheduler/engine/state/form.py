@@ -23,7 +23,7 @@ class Side(NamedTuple):
 
 
 class Form:
-    def __init__(self, kind: Kind, grid: Grid, shapes: dict[tuple[object, ...], int], *, apart: bool = False) -> None:
+    def __init__(self, kind: Kind, grid: Grid, shapes: dict[tuple[object, ...], int], *, apart: bool = False, walled: bool = False) -> None:
         self.kind = kind
         self.grid = grid
         self.elastic = kind.elastic
@@ -47,6 +47,7 @@ class Form:
         self.sole = self.plain and kind.roles[0].least == 1  # one worker is together with itself on any level
         # As whose neighbour it counts, where that matters: whether it serves, how it shares GPUs, and the tenant that it is.
         self.side = Side(kind.class_rank == SERVING, kind.sharing, kind.tenant) if apart else None
+        self.own_trust = walled and kind.class_rank == SERVING  # it shares a GPU by MPS with other services at most
         room = tuple(map(_room_of, kind.roles)), placing, kind.sharing, kind.labels, kind.needs, kind.tolerates_suspect, kind.slow, self.side
         self.shape = shapes.setdefault(room, len(shapes))  # the same number for all that need the same room
         self._eligible: dict[tuple[int, int, bool, bool], Eligible] = {}
@@ -126,7 +127,7 @@ class Forms(dict[int, Form]):
     def __init__(self, scenario: Scenario) -> None:
         super().__init__()
         self.grid = Grid(scenario)
-        self.apart = scenario.settings.colocation != "any"
+        self.apart, self.walled = scenario.asks_apart, scenario.settings.colocation != "any"
         self._made_of = _ground_of(scenario)
         self.fits_empty: dict[tuple[int, int], bool] = {}  # by shape and quota type
         self.shapes: dict[tuple[object, ...], int] = {}
@@ -144,7 +145,7 @@ class Forms(dict[int, Form]):
     def of(self, kind: Kind) -> Form:
         if (known := self.get(id(kind))) is not None:
             return known
-        form = Form(kind, self.grid, self.shapes, apart=self.apart)
+        form = Form(kind, self.grid, self.shapes, apart=self.apart, walled=self.walled)
         self.least_level = min(self.least_level, form.level) if self else form.level
         self[id(kind)] = form
         self.elastic |= form.elastic
@@ -162,4 +163,4 @@ def _ground_of(scenario: Scenario) -> tuple[object, ...]:
     """The fleet, and how it is filled: what would fit were it empty depends on both; and in which types jobs are tried first."""
     settings = scenario.settings
     tried = settings.type_choice, settings.gpu_prices
-    return scenario.nodes, scenario.topology, settings.sharing_trust, settings.placement, settings.colocation, *tried
+    return scenario.nodes, scenario.topology, settings.sharing_trust, settings.placement, settings.colocation, scenario.asks_apart, *tried

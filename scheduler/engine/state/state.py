@@ -94,7 +94,7 @@ class State:
         windows = Windows(scenario, self.grid)
         if windows.lasting != self.windows.lasting:
             return False
-        others = scenario.settings != mine.settings or scenario.settings.colocation != "any" or scenario.power is not mine.power
+        others = scenario.settings != mine.settings or scenario.asks_apart or scenario.power is not mine.power
         if others or scenario.windows or mine.windows or scenario.power.caps:
             self.told = self.leaving = self.prospect = None
         if windows.of_classes:  # who is charged to one of them may be another one now

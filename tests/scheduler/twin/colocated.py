@@ -35,3 +35,11 @@ def colocated_random(seed: int, size: str = "small") -> Json:
         if rng.random() < 0.5
     ]
     return scenario
+
+
+def measured_random(seed: int) -> Json:
+    """The same without boundaries, where all pairs have been measured: they count all the same."""
+    scenario = colocated_random(seed)
+    scenario["settings"]["colocation"] = "any"
+    scenario["apart"] = [pair | {"measured": True} for pair in scenario["apart"]]
+    return scenario

@@ -2,7 +2,7 @@
 
 import pytest
 
-from .colocated import colocated_random
+from .colocated import colocated_random, measured_random
 from .focused import ahead_random, growth_random, lost_random, promised_random, split_random, step_random, thinned_random, window_random
 from .laws import LAWS
 from .planner import plan_of
@@ -63,6 +63,13 @@ def test_power_caps_keep_every_law(law: str, seeds: range):
 def test_neighbours_of_services_keep_every_law(law: str, seeds: range):
     for seed in seeds:
         assert LAWS[law](colocated_random(seed)) == [], f"colocated_random({seed})"
+
+
+@pytest.mark.parametrize("law", sorted(LAWS))
+@fixed_seeds
+def test_neighbours_that_broke_a_service_level_keep_every_law(law: str, seeds: range):
+    for seed in seeds:
+        assert LAWS[law](measured_random(seed)) == [], f"measured_random({seed})"
 
 
 def test_the_scenarios_about_neighbours_of_services_refuse_some_and_let_others_in():

@@ -217,6 +217,7 @@ class World:
     windows: list[Window]
     jobs: dict[str, Job] = field(default_factory=dict)
     apart: frozenset[tuple[str, str, str]] = frozenset()  # (service, other, where)
+    measured: frozenset[tuple[str, str, str]] = frozenset()  # those of them that count whatever the setting
 
     @property
     def by_type(self) -> bool:
@@ -481,4 +482,5 @@ def read(scenario: dict[str, Any]) -> World:
         windows=[reader.window(raw) for raw in scenario.get("reservations") or []],
         jobs={raw["name"]: reader.job(raw) for raw in scenario["jobs"]},
         apart=frozenset((pair["service"], pair["other"], pair["where"]) for pair in scenario.get("apart") or []),
+        measured=frozenset((pair["service"], pair["other"], pair["where"]) for pair in scenario.get("apart") or [] if pair.get("measured")),
     )
