@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from quotas.models import Colocation, Estimates, NodeKind, SharingTrust, TypeChoice
+from quotas.models import Colocation, Estimates, NodeKind, ReliefChoice, SharingTrust, TypeChoice
 
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,59}")
 GPU_TYPE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,59}")
@@ -65,6 +65,10 @@ POLICY: Mapping[str, Rule] = {
     "usage_weight_millionths": Rule("Usage weight", "Effect of past usage on shares of idle GPUs. 0: none.", most=1_000_000_000, unit="millionths"),
     "sharing_trust": Rule("Sharing trust", "Jobs that may share one GPU by MPS.", choices=dict(SharingTrust.choices), unit=""),
     "colocation": Rule("Colocation", "Boundary needed between services and other work.", choices=dict(Colocation.choices), unit=""),
+    "relief": Rule("Relief", "Effect of a service level broken because of co-tenants.", choices=dict(ReliefChoice.choices), unit=""),
+    "relief_after_s": Rule("Relief after", "Time over its objective before a co-tenant is evicted.", least=60),
+    "relief_every_s": Rule("Relief interval", "Least time between two evictions for one service.", least=60),
+    "relief_apart_s": Rule("Relief cool-down", "Time after a breach in which evicted jobs stay away."),
     "type_choice": Rule("GPU type choice", "Accepted type that a job gets first, unless it states it.", choices=dict(TypeChoice.choices), unit=""),
     "estimates": Rule("Estimates", "How estimates of run times count in plans.", choices=dict(Estimates.choices), unit=""),
     **{f"max_wait_{name}_s": Rule(f"Longest wait, {name}", "After this wait a job heads the reservations.", least=1) for name in CLASSES},

@@ -45,6 +45,30 @@ class ServiceApartOut(Schema):
     predicted_ms: int = Field(description="What its latency would be there.", examples=[310])
 
 
+class ServiceReliefOut(Schema):
+    """What the scheduler does next about a breach because of co-tenants."""
+
+    state: Literal["off", "next", "stays", "looking"] = Field(
+        description="`off`: the fleet-wide rule `relief` asks for nothing; `next`: a job is evicted if the breach lasts; `stays`: no job can be; "
+        "`looking`: it is not known yet.",
+        examples=["next"],
+    )
+    job: str | None = Field(description="The job that is evicted next; null to readers who may not see it.", examples=["j-17"])
+    at: datetime | None = Field(description="When it is evicted, if the breach lasts.", examples=["2026-03-02T10:12:11Z"])
+    stays: list[str] = Field(description="Why other jobs beside it are not evicted.", examples=[["j-12 is not preemptible."]])
+
+
+class ServiceRelievedOut(Schema):
+    """A job that was evicted to relieve the service."""
+
+    job: str | None = Field(description="Null to readers who may not see it.", examples=["j-17"])
+    at: datetime
+    latency_ms: float = Field(description="What its latency was then.", examples=[420.0])
+    objective_ms: int = Field(description="What was to be kept to then.", examples=[300])
+    lost_gpu_seconds: int = Field(description="Work that it lost, as the plan saw it.", examples=[540])
+    until: datetime | None = Field(description="Until when it stays off the nodes of the service; null: while the breach lasts.", examples=[None])
+
+
 class ServiceLevelOut(Schema):
     """What the newest round read, null where it could not: `faults` says why, by query."""
 
@@ -69,6 +93,11 @@ class ServiceLevelOut(Schema):
     )
     breaches: list[ServiceBreachOut] = Field(description="The newest ten, the latest first.")
     apart: list[ServiceApartOut] = Field(description="Kept apart from it where the fleet asks for that, the worst first.")
+    relief: ServiceReliefOut | None = Field(description="Null unless a breach goes on because of co-tenants.")
+    relieved: list[ServiceRelievedOut] = Field(description="The newest ten jobs that were evicted for it, the latest first.")
+    helps: list[str] = Field(
+        description="What helps while a breach goes on for missing capacity.", examples=[["Set 4 replicas, or let it follow its metric."]]
+    )
     revision: int = Field(description="Counts its changes; the `ETag` for `If-Match`.")
 
 
@@ -176,5 +205,20 @@ def _out(access: Access, job: Job, response: HttpResponse) -> dict[str, Any]:
             for one in told.breaches
         ],
         "apart": [{"template": one.ref or None, "where": one.where, "predicted_ms": one.predicted_ms} for one in told.apart],
+        "relief": None
+        if told.relief is None
+        else {"state": told.relief.state, "job": told.relief.name or None, "at": told.relief.at, "stays": list(told.relief.stays)},
+        "relieved": [
+            {
+                "job": one.name or None,
+                "at": one.at,
+                "latency_ms": one.latency_ms,
+                "objective_ms": one.objective_ms,
+                "lost_gpu_seconds": one.lost_gpu_seconds,
+                "until": one.until,
+            }
+            for one in told.relieved
+        ],
+        "helps": [one.text for one in told.helps],
         "revision": level.revision,
     }

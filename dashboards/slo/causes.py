@@ -9,7 +9,7 @@ from math import ceil
 from dashboards.slo.models import BreachCause, ServiceLevel
 from gpufleet.core.templatetags.shell import plural
 from scheduler.jobs.stored import least_of, most_of, roles_of, wanted_of
-from scheduler.models import HOLDING, JobState, Outlook, Placement
+from scheduler.models import HOLDING, BesideHow, JobState, Outlook, Placement
 
 # A job that came to the node of a service so shortly before the breach may be its cause; one that has stood there all along is none.
 NEW = timedelta(minutes=30)
@@ -18,11 +18,13 @@ NAMED = 3
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """`said` may name jobs of others; `publicly` names none, for whoever is told without having asked."""
+    """`said` may name jobs of others; `publicly` names none, for whoever is told without having asked. `beside`: of co-tenants, all of them."""
 
     kind: str = BreachCause.UNKNOWN
     said: str = ""
     publicly: str = ""
+    beside: tuple[str, ...] = ()
+    how: str = BesideHow.SHARES
 
 
 def _unknown(level: ServiceLevel) -> Cause:
@@ -96,18 +98,19 @@ def _beside(levels: Mapping[int, ServiceLevel], since: Mapping[int, datetime]) -
     for job, here in nodes.items():
         sharing = {name for node in here for other, name, gpu, _ in others[node] if other != job and gpu is not None and gpu in gpus[job]}
         if sharing:
-            found[job] = _co_tenant(sharing, "shares its GPUs", "share its GPUs")
+            found[job] = _co_tenant(sharing, BesideHow.SHARES, "shares its GPUs", "share its GPUs")
             continue
         came = {name for node in here for other, name, _, at in others[node] if other != job and since[job] - NEW <= at <= since[job]}
         if came:
             minutes = int(NEW.total_seconds()) // 60
-            found[job] = _co_tenant(came, f"came to its node within {minutes} minutes before", f"came to its nodes within {minutes} minutes before")
+            when = f"within {minutes} minutes before"
+            found[job] = _co_tenant(came, BesideHow.CAME, f"came to its node {when}", f"came to its nodes {when}")
     return found
 
 
-def _co_tenant(names: Collection[str], one: str, many: str) -> Cause:
+def _co_tenant(names: Collection[str], how: str, one: str, many: str) -> Cause:
     told = sorted(names, key=lambda name: (len(name), name))
     verb = one if len(told) == 1 else many
     named = ", ".join(told[:NAMED]) + (f" and {len(told) - NAMED} more" if len(told) > NAMED else "")
     counted = "Another job" if len(told) == 1 else f"{len(told)} other jobs"
-    return Cause(BreachCause.CO_TENANT, f"{named} {verb}.", f"{counted} {verb}.")
+    return Cause(BreachCause.CO_TENANT, f"{named} {verb}.", f"{counted} {verb}.", tuple(told), how)

@@ -23,6 +23,8 @@ from gpufleet.core.progress import turn_take
 from scheduler.models import ENDED, JobState
 from scheduler.notify.outgoing import Rules
 from scheduler.services.jobs.scaling import replicas_follow
+from scheduler.services.loop.lease import lease_want
+from scheduler.services.loop.relief import Report, reliefs_end, reliefs_report
 
 TURN = "services"
 PACE = timedelta(seconds=10)  # beat asks each fifteen seconds
@@ -63,9 +65,11 @@ def services_round(*, now: datetime, rules: Rules | None = None) -> int:
         replicas = replicas_of([level.job_id for level in levels]) if levels else {}
         for level in levels:
             _take(level, told[level.pk][1], replicas.get(level.job_id, 0), now)
-        _judge(levels, now)
+        wants_plan = _judge(levels, now)
         objects_update(levels, READ)
         _keep(levels, now)
+        if wants_plan:
+            lease_want()
     # What was read in this round, and of services that follow it: never what an earlier one said.
     wanted = {level.job_id: ceil_of(level.replicas_wanted) for level in levels if hasattr(level.job, "replica_rule")}
     replicas_follow(figures={job: figure for job, figure in wanted.items() if figure is not None}, now=now)
@@ -106,8 +110,8 @@ def _keep(levels: Sequence[ServiceLevel], now: datetime) -> None:
     rows_insert(ServiceSample, ("job_id", "at", *SAMPLED), new)
 
 
-def _judge(levels: Sequence[ServiceLevel], now: datetime) -> None:
-    """Begin, go on with and end breaches; what begins or ends is told."""
+def _judge(levels: Sequence[ServiceLevel], now: datetime) -> bool:
+    """Begin, go on with and end breaches; what begins or ends is told. Whether a plan has to be made for a service in a breach."""
     by_job = {level.job_id: level for level in levels}
     # Locked, since a service that this round does not ask may be changed or removed meanwhile, which ends its breach.
     stored = ServiceBreach.objects.select_for_update(of=("self",)).filter(until__isnull=True).order_by("pk")
@@ -131,9 +135,22 @@ def _judge(levels: Sequence[ServiceLevel], now: datetime) -> None:
     found = causes_of({job: by_job[job] for job in going_on}, {job: one.since for job, one in going_on.items()}) if going_on else {}
     for job, cause in found.items():
         _explain(going_on[job], cause)
+    wants_plan = _relieve(by_job, found, [one.job_id for one in open_ones.values() if one.until is not None], now)
     objects_update(list(open_ones.values()), JUDGED)
     rows_insert(ServiceBreach, ("job_id", "since", "objective_ms", *JUDGED), [_row(one) for one in begun.values()])
     _tell(by_job, begun, [one for one in open_ones.values() if one.until is not None], found, now)
+    return wants_plan
+
+
+def _relieve(levels: Mapping[int, ServiceLevel], causes: Mapping[int, Cause], over: Sequence[int], now: datetime) -> bool:
+    """Tell the scheduler what this round says of services in a breach. Without a reading it says nothing."""
+    reports = [
+        Report(job, level.title, level.latency_ms, level.objective_ms, cause.beside, cause.how)
+        for job, cause in causes.items()
+        if (level := levels[job]).latency_ms is not None
+    ]
+    wanted = bool(reports) and reliefs_report(reports=reports, now=now)
+    return reliefs_end(jobs=over, now=now) or wanted
 
 
 def _row(one: ServiceBreach) -> list[object]:

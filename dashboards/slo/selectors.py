@@ -14,6 +14,7 @@ from dashboards.prometheus.asking import REFUSED
 from dashboards.selectors import FRESH
 from dashboards.slo.causes import ceil_of
 from dashboards.slo.models import BreachCause, BreachEnd, ServiceBreach, ServiceLevel, ServiceSample
+from dashboards.slo.relief import Done, Help, Next, done_told, helps_of, next_told, relief_names, relief_rows
 from dashboards.slo.words import ms_told
 from gpufleet.core.charts import Chart, Mark, Series, over_time
 from gpufleet.core.faults import Missing
@@ -66,6 +67,9 @@ class LevelTold:
     faults: Mapping[str, str]
     breaches: tuple[BreachTold, ...]
     apart: tuple[Pair, ...] = ()  # templates beside whose jobs it would miss its objective
+    relief: Next | None = None  # of a breach that goes on because of co-tenants
+    relieved: tuple[Done, ...] = ()  # jobs that were evicted for it, the latest first
+    helps: tuple[Help, ...] = ()  # of a breach that goes on for missing capacity
 
     @property
     def title(self) -> str:
@@ -113,16 +117,21 @@ def level_missing(job: Job) -> Missing:
 
 
 def level_told(access: Access, job: Job, *, now: datetime) -> LevelTold:
-    """In four queries at most, one of names that the reader may not know, and those of templates where it is kept apart from any."""
+    """In eight queries at most, one of names that the reader may not know, and those of templates where it is kept apart from any."""
     level = level_of(job)
     rows = list(ServiceBreach.objects.filter(job=job).order_by("-since", "-pk")[:BREACHES_SHOWN])
-    discretion = Discretion(access, [row.said for row in rows])
+    going_on = rows[0] if rows and rows[0].until is None and job.state not in ENDED else None
+    cause = going_on.cause if going_on is not None and level is not None else None
+    row, done = relief_rows(job, cause) if rows else (None, [])
+    discretion = Discretion(access, [*(row.said for row in rows), *relief_names(row, done)])
     breaches = tuple(BreachTold(row.since, row.until, row.end, row.objective_ms, row.worst_ms, row.cause, discretion.text(row.said)) for row in rows)
     is_open = bool(breaches) and breaches[0].until is None
     state = _state(level, job, is_open, now) if level else "off"
     faults = _faults(level, may_steer(access, job)) if level and state != "ended" else {}
     apart = apart_of_service(access, job) if level and state != "ended" else ()
-    return LevelTold(level, state, faults, breaches, apart)
+    relief = next_told(row, discretion) if cause == BreachCause.CO_TENANT else None
+    helps = helps_of(job, level) if level is not None and cause == BreachCause.CAPACITY else ()
+    return LevelTold(level, state, faults, breaches, apart, relief, done_told(done, discretion), helps)
 
 
 def _faults(level: ServiceLevel, may_read: bool) -> dict[str, str]:

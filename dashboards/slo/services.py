@@ -18,6 +18,8 @@ from scheduler.models import ENDED, Job, JobClass
 from scheduler.selectors.jobs import must_steer
 from scheduler.services.jobs.scaling import replicas_unfollow
 from scheduler.services.jobs.steering import reason_given
+from scheduler.services.loop.lease import lease_want
+from scheduler.services.loop.relief import reliefs_end
 
 FIELDS = ("title", "latency", "objective_ms", "rate", "wanted")
 QUERIES = ("latency", "rate", "wanted")
@@ -68,8 +70,10 @@ def service_level_set(
         level.save()
         if not level.wanted:
             replicas_unfollow(job=locked, actor=access.actor, reason="Its service level states no query of replicas wanted.", now=now)
-        _end_breach(access, job, now)
+        wants_plan = _end_breach(access, job, now)
         _record(access, job, "job.service_level", before, level_facts(level), told)
+        if wants_plan:
+            lease_want()
     return level
 
 
@@ -84,8 +88,10 @@ def service_level_remove(*, access: Access, job: Job, now: datetime, reason: str
         before = level_facts(level)
         level.delete()
         replicas_unfollow(job=job, actor=access.actor, reason="Its service level was removed.", now=now)
-        _end_breach(access, job, now)
+        wants_plan = _end_breach(access, job, now)
         _record(access, job, "job.service_level_remove", before, None, told)
+        if wants_plan:
+            lease_want()
 
 
 def _record(access: Access, job: Job, action: str, before: dict[str, Any] | None, after: dict[str, Any] | None, reason: str) -> None:
@@ -98,12 +104,13 @@ def _locked(job: Job) -> Job:
     return Job.objects.select_for_update(no_key=True).get(pk=job.pk)
 
 
-def _end_breach(access: Access, job: Job, now: datetime) -> None:
-    """Who was told that it began is told that it ended, too."""
+def _end_breach(access: Access, job: Job, now: datetime) -> bool:
+    """Who was told that it began is told that it ended, too. Whether a plan is wanted, as nobody gives way for it any more."""
     for breach in ServiceBreach.objects.select_for_update(of=("self",)).filter(job=job, until__isnull=True).select_related("job__quota"):
         breach.until, breach.end = max(breach.since, now), BreachEnd.REMOVED
         breach.save(update_fields=["until", "end"])
         events_tell([breach_ends(breach, by=access.actor.name)], now=now)
+    return reliefs_end(jobs=[job.pk], now=now)
 
 
 def _faults(level: ServiceLevel) -> dict[str, Any]:

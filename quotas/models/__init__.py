@@ -19,7 +19,19 @@ from quotas.models.charges import (
 from quotas.models.exports import EXPORTING, CostExport, ExportState
 from quotas.models.ledger import CHARGED, LedgerClock, LedgerEntry, Phase, ShareClass
 from quotas.models.prices import CardState, RateCard, RateClass, RateLine
-from quotas.models.tree import Colocation, Estimates, NodeKind, QuotaNode, QuotaShare, Role, RoleBinding, ServiceToken, SharingTrust, TypeChoice
+from quotas.models.tree import (
+    Colocation,
+    Estimates,
+    NodeKind,
+    QuotaNode,
+    QuotaShare,
+    ReliefChoice,
+    Role,
+    RoleBinding,
+    ServiceToken,
+    SharingTrust,
+    TypeChoice,
+)
 from quotas.models.windows import Idle, Reservation, ReservationState, Shape, Window
 
 __all__ = [
@@ -61,6 +73,7 @@ __all__ = [
     "RateClass",
     "RateLine",
     "Reconciliation",
+    "ReliefChoice",
     "Reservation",
     "ReservationState",
     "Role",

@@ -44,6 +44,13 @@ class Colocation(models.TextChoices):
     NODE = "node", "Boundary on one GPU and one node"
 
 
+class ReliefChoice(models.TextChoices):
+    """What is done for a service that is over its objective because of jobs beside it."""
+
+    NONE = "none", "Nothing"
+    EVICT = "evict", "Evict a co-tenant"
+
+
 class TypeChoice(models.TextChoices):
     """In which of the GPU types that it accepts a job is tried first."""
 

@@ -15,6 +15,7 @@ from scheduler.engine.model.values import CLASSES, ByClass, Fairness, Settings
 # Between the signal and the end by force, for a job that states no `grace_s`.
 DEFAULT_GRACE_SECONDS = 30
 AS_STATED = 1_000_000
+RELIEF_AFTER_SECONDS, RELIEF_EVERY_SECONDS, RELIEF_APART_SECONDS = 600, 900, 3600
 TOP = Prepared[tuple[Any]](lambda: QuotaNode.objects.filter(parent__isnull=True).values_list("policy"))
 
 
@@ -96,6 +97,28 @@ def gpu_prices(now: datetime) -> tuple[tuple[str, int], ...]:
 def _by_class(usual: ByClass, rules: Mapping[str, Any], key: str) -> ByClass:
     stated = {name: 1000 * rules[key.format(name)] for name in CLASSES if key.format(name) in rules}
     return usual._replace(**stated)
+
+
+@dataclass(frozen=True, slots=True)
+class ReliefRule:
+    """When a job beside a service over its objective is evicted: once a breach has gone on for `after`, one each `every`. For `apart` after the
+    breach it stays off the nodes of the service."""
+
+    after: timedelta = timedelta(seconds=RELIEF_AFTER_SECONDS)
+    every: timedelta = timedelta(seconds=RELIEF_EVERY_SECONDS)
+    apart: timedelta = timedelta(seconds=RELIEF_APART_SECONDS)
+
+
+def relief_rule(rules: Mapping[str, Any]) -> ReliefRule | None:
+    """By the fleet-wide rules of the top of the quota tree; None: nobody gives way, which is so unless they say otherwise."""
+    if rules.get("relief") != "evict":
+        return None
+    stated = {name: timedelta(seconds=rules[f"relief_{name}_s"]) for name in ("after", "every", "apart") if f"relief_{name}_s" in rules}
+    return ReliefRule(**stated)
+
+
+def relief_now() -> ReliefRule | None:
+    return relief_rule(rules_now())
 
 
 def colocation_now() -> str:

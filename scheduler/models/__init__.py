@@ -4,7 +4,7 @@ What hardware there is (`inventory`), what runs on it (`jobs`), what runs there 
 ordered (`execution`), what the hardware was good for (`timeline`), what the scheduler counts of itself (`measures`), what people begin with when
 they submit (`templates`), what they may ask for again (`repeats`), what views they keep (`saved_views`), what is submitted again and again
 (`schedules`), what pools may draw and what their energy costs (`power`), how many replicas of services were wanted (`scaling`), when more jobs may be
-moved (`defragmenting`), and what others are told (`notices`).
+moved (`defragmenting`), who gives way for services (`relief`), and what others are told (`notices`).
 """
 
 from scheduler.models.defragmenting import Defragmentation
@@ -59,6 +59,7 @@ from scheduler.models.notices import (
 from scheduler.models.outside import OutsideJob, OutsideSeat
 from scheduler.models.planned_changes import PlannedJobChange
 from scheduler.models.power import EnergyForecast, EnergyRate, PowerCap
+from scheduler.models.relief import BesideHow, Relief, Relieved
 from scheduler.models.repeats import JobBatch, SubmissionKey
 from scheduler.models.replays import GOING_ON, LOST, LOST_AFTER, QuotaReplay, ReplayState
 from scheduler.models.saved_views import SavedView, ViewedList
@@ -80,6 +81,7 @@ __all__ = [
     "OPEN_SPLITS",
     "USES",
     "Attempt",
+    "BesideHow",
     "CapacityEntry",
     "CatchUp",
     "Checkpoint",
@@ -140,6 +142,8 @@ __all__ = [
     "Promise",
     "PromisedSeat",
     "QuotaReplay",
+    "Relief",
+    "Relieved",
     "Repartition",
     "Replacement",
     "ReplacementEnd",

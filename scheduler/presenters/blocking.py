@@ -237,6 +237,8 @@ def _power(reason: Reason, _: Holders | None, around: Around) -> Sentence:
 
 def _colocation(reason: Reason, *_: Any) -> Sentence:
     node = reason["node"]
+    if "measured_ms" in reason:
+        return f"another node must have room; beside {reason['beside']} it may run again some time after the breach is over", None
     if "predicted_ms" in reason:
         other, service = (reason["beside"], "its own") if reason["beside_class"] != "inference" else ("this job", f"{reason['beside']}'s")
         return f"another node must have room, or {other} run elsewhere; {service} service level may be set higher", None

@@ -12,7 +12,7 @@ from gpufleet.core.prepared import Prepared, together
 from gpufleet.core.times import millis
 from scheduler.engine.model.values import CLASS_RANK, HOUR_MS, NO_POWER, Demand, Job, Kind, PowerCaps, Scenario, Settings, Topology, has_lapsed
 from scheduler.engine.state.state import Kept
-from scheduler.loop.policy import gpu_prices, ruled
+from scheduler.loop.policy import ReliefRule, gpu_prices, relief_rule, ruled
 from scheduler.models import Job as JobModel
 from scheduler.snapshots import jobs as rows_of
 from scheduler.snapshots.demand import ASKED as DEMAND
@@ -75,6 +75,7 @@ class Snapshot:
     calendar: WindowsView
     came: Mapping[str, int]  # by the name of a job that has come since it was begun, when; its scenario says that it is there
     unruled: Settings  # those of the scenario without the fleet-wide rules
+    relief: ReliefRule | None = None  # when jobs beside services over their objective give way
 
 
 @dataclass(slots=True)
@@ -115,8 +116,10 @@ class Snapshots:
             unruled = corrected(settings, overrun_rows)
             if len({node.gpu_type for node in fleet.nodes}) > 1:
                 unruled = replace(unruled, gpu_prices=self._prices_at(now))
-            settings = self._ruled(unruled, policy_of(tree_raw))
-            self._meet(neighbours_now() if settings.colocation != "any" else ALONE)
+            rules = policy_of(tree_raw)
+            settings = self._ruled(unruled, rules)
+            learned, relief = settings.colocation != "any", relief_rule(rules)
+            self._meet(neighbours_now(learned=learned, away_at=None if relief is None else now) if learned or relief is not None else ALONE)
             self._set_aside(set_aside(now) if settings.waits_end else {})
             self._past = past_usage(now, settings.fairness, self._past)
             known, fresh = job_rows(seen, self._rows)
@@ -151,7 +154,7 @@ class Snapshots:
             power=self._power_of(caps, fleet, settings, now),
             apart=self._neighbours.apart,
         )
-        return Snapshot(scenario, {known.job.name: known.row for known in jobs}, fleet, tree, left_out, self.kept, calendar, came, unruled)
+        return Snapshot(scenario, {known.job.name: known.row for known in jobs}, fleet, tree, left_out, self.kept, calendar, came, unruled, relief)
 
     @property
     def kinds(self) -> Kinds:

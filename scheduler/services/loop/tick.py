@@ -7,7 +7,7 @@ half: each step is whole by itself, and the next tick, here or elsewhere, goes o
 import gc
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -33,6 +33,7 @@ from scheduler.services.loop.lease import TICK, Fenced, Lease, lease_done, lease
 from scheduler.services.loop.past import past_usage_take, step_begin
 from scheduler.services.loop.plans import QUIET, QUIET_SCENARIO, Packer, plan_record, plan_record_finish
 from scheduler.services.loop.promises import promises_take
+from scheduler.services.loop.relief import Look, relief_confirm, relief_look, relief_write, return_next
 from scheduler.services.loop.steps import Steps, jobs_locked
 from scheduler.services.loop.story import plan_tell, within_plan, within_tick
 from scheduler.services.loop.timers import demand_next, timers_next, timers_run
@@ -263,15 +264,27 @@ class _Tick:
                 log.exception("The engine failed")
                 record = self._broken(snapshot, f"The engine failed: {error!r}")
                 return TickResult(led=True, planned=True, fault=repr(error), record_id=record.pk), None
-            return self._carry_out(snapshot, plan)
+            with self.phases.of("plan"):
+                look = relief_look(snapshot=snapshot, plan=plan, silent=self._silent(snapshot), now=self.now)
+            return self._carry_out(snapshot, plan, look)
         return TickResult(led=True, planned=True, fault="Too many jobs had to be set aside.", again=True), None
 
-    def _carry_out(self, snapshot: Snapshot, plan: Plan) -> tuple[TickResult, Callable[[], None]]:
-        decisions = [decision for decision in plan.decisions if decision.action != "reserve"]
+    def _silent(self, snapshot: Snapshot) -> Collection[int]:
+        """Clusters that do not answer, also those of which that is not written down yet; asked only where it matters."""
+        if snapshot.relief is None:
+            return ()
+        from scheduler.services.loop.observe import TOLD_SILENT
+
+        return {cluster for cluster, _ in TOLD_SILENT()} | set(getattr(self.backends, "silent", ()))
+
+    def _carry_out(self, snapshot: Snapshot, plan: Plan, look: Look) -> tuple[TickResult, Callable[[], None]]:
         record: PlanRecord | None = None
         applied = Applied((), ())
         with self.phases.of("apply"), transaction.atomic():
             news = News()
+            look = relief_confirm(look=look, plan=plan)
+            plan = look.with_it(plan)
+            decisions = [decision for decision in plan.decisions if decision.action != "reserve"]
             facts = {cluster: backend.facts for cluster, backend in self.backends.items()}
             if decisions or self._record_due():
                 record = plan_record(lease=self.lease, plan=plan, now=self.now, phases={})
@@ -285,6 +298,7 @@ class _Tick:
                 if self.leave is not None:
                     moved = sum(decision.action == "move" and decision.why.code == "consolidate" for decision in applied.done)
                     moves_count(leave=self.leave, moved=moved, now=self.now)
+            relief_write(look=look, done=applied.done, plan_id=record.pk if record is not None else None, news=news, now=self.now)
             wake = self._wake(plan, applied, snapshot)
             if record is not None:
                 record.dropped = [decision.as_json() | {"dropped": why} for decision, why in applied.not_done]
@@ -326,6 +340,8 @@ class _Tick:
             times.append(step_begin(self.now, fairness) + timedelta(milliseconds=fairness.step_ms))
         if self.leave is not None:
             times.append(self.leave.starts_at if self.leave.starts_at > self.now else self.leave.ends_at)
+        if snapshot.relief is not None:
+            times.append(return_next(now=self.now))
         if plan.next_wake is not None:
             times.append(EPOCH + timedelta(milliseconds=plan.next_wake))
         return min((at for at in times if at is not None), default=None)

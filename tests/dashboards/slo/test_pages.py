@@ -16,7 +16,9 @@ from dashboards.prometheus.models import PrometheusServer
 from dashboards.slo.models import BreachCause, BreachEnd, ServiceBreach, ServiceLevel, ServiceSample
 from gpufleet.core.models import AuditEntry
 from gpufleet.core.times import now
-from scheduler.models import Delivery, Job, JobState
+from quotas.models import QuotaNode
+from scheduler.engine.relief import REFUSALS
+from scheduler.models import Delivery, Job, JobState, Relief, Relieved
 from tests import builders
 from tests.personas import Personas
 
@@ -231,6 +233,64 @@ def test_a_cause_names_only_whom_the_reader_may_see(personas: Personas, job: Job
     assert "worst 1.41 s. Co-tenant: another job shares its GPUs." in shown
     told = send(personas.client("viewer"), "GET", job).json()
     assert (told["state"], told["breaches"][0]["text"], told["breaches"][0]["cause"]) == ("breached", "another job shares its GPUs.", "co_tenant")
+
+
+def co_tenants(job: Job, other: Job, **fields: Any) -> None:
+    QuotaNode.objects.filter(parent__isnull=True).update(policy={"relief": "evict"})
+    stated(job, latency_ms=400.0)
+    at = now() - timedelta(minutes=5)
+    ServiceBreach.objects.create(
+        job=job, since=at, objective_ms=250, worst_ms=400, cause=BreachCause.CO_TENANT, said=f"{other.public_id} shares its GPUs."
+    )
+    given = {"since": at, "read_at": now(), "figure": "p99 latency", "latency_ms": 400, "objective_ms": 250, "beside": [other.public_id]}
+    Relief.objects.create(job=job, **given | fields)
+
+
+def test_what_comes_next_names_only_whom_the_reader_may_see(personas: Personas, job: Job) -> None:
+    other, due = builders.job("train", state=JobState.RUNNING, on=personas.nodes["acme/research/vision"]), now() + timedelta(minutes=5)
+    co_tenants(job, other, next_job=other.public_id, next_at=due, refused={other.public_id: "silent"})
+    Relieved.objects.create(service=job, job=other, at=now(), figure="p99", latency_ms=400, objective_ms=250, how="shares", lost_gpu_seconds=90)
+
+    shown = page(personas.client("viewer"), job)
+    assert "If the breach lasts, another job is evicted at" in shown
+    assert "Another job runs on a cluster that is not responding." in shown
+    assert other.public_id not in shown
+    told = send(personas.client("viewer"), "GET", job).json()
+    assert (told["relief"]["state"], told["relief"]["job"], told["relieved"][0]["job"]) == ("next", None, None)
+    assert f'If the breach lasts, <a href="/jobs/{other.public_id}/">{other.public_id}</a> is evicted at' in page(personas.client("operator"), job)
+
+
+@pytest.mark.parametrize("code", REFUSALS)
+def test_why_a_co_tenant_stays_is_a_sentence(personas: Personas, job: Job, code: str) -> None:
+    other = builders.job("train", state=JobState.RUNNING, on=job.quota)
+    co_tenants(job, other, refused={other.public_id: code})
+
+    shown = page(personas.client("viewer"), job)
+    assert "No co-tenant can be evicted now." in shown
+    assert f"<li>{other.public_id} " in shown
+    QuotaNode.objects.update(policy={})
+    assert "No co-tenant is evicted: the fleet-wide rule Relief is off." in page(personas.client("viewer"), job)
+    assert send(personas.client("viewer"), "GET", job).json()["relief"]["state"] == "off"
+
+
+@pytest.mark.parametrize(
+    ("role", "wanted", "replicas", "text"),
+    [
+        ({"min": 2, "max": 3}, 5, 3, "Its description allows 3 replicas: raise the maximum."),
+        ({"min": 2, "max": 8, "desired": 2}, 5, 2, "Set 5 replicas, or let it follow its metric."),
+        ({"min": 3, "max": 8, "desired": 5}, 5, 2, "The scheduler preempts lower work for the missing replicas"),
+        ({"min": 1, "max": 8, "desired": 5}, 5, 2, "above the minimum they preempt no job"),
+    ],
+)
+def test_missing_capacity_says_what_helps(personas: Personas, job: Job, role: dict[str, Any], wanted: int, replicas: int, text: str) -> None:
+    Job.objects.filter(pk=job.pk).update(spec=builders.spec_of({"roles": [role | {"gpus": 1}]}))
+    stated(job, latency_ms=400.0, replicas_wanted=wanted, replicas=replicas)
+    ServiceBreach.objects.create(job=job, since=now(), objective_ms=250, worst_ms=400, cause=BreachCause.CAPACITY, said="Runs fewer.")
+
+    shown = page(personas.client("submitter"), job)
+    assert text in shown
+    assert f'<a href="/jobs/{job.public_id}/{"replicas" if "Set" in text else "edit"}/">' in shown
+    assert text in send(personas.client("viewer"), "GET", job).json()["helps"][0]
 
 
 def test_history_is_drawn_and_told(personas: Personas, job: Job) -> None:

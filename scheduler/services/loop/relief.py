@@ -1,0 +1,204 @@
+"""Relief of services over their objective (HLT-10): a job beside one that is the cause gives way, by the plan's own way of evictions.
+
+Whoever reads service levels reports here what each reading says (`reliefs_report`, `reliefs_end`). A tick that plans asks the engine who may give
+way, adds that eviction to its plan (`relief_look`, `relief_confirm`), and writes down what came of it in the transaction that carries the plan out
+(`relief_write`). So one leader decides, a newer one fences it, and a job that has moved on since the snapshot is left alone.
+Nobody gives way by a reading that is not of now, in a cluster that does not answer, or without the fleet-wide rule.
+"""
+
+import logging
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from gpufleet.core.live.news import News
+from gpufleet.core.prepared import Prepared
+from gpufleet.core.times import millis
+from scheduler.engine.model.plan import Decision, Plan
+from scheduler.engine.model.reasons import reason
+from scheduler.engine.relief import Relief as Asked
+from scheduler.engine.relief import Yields, yielding
+from scheduler.loop.policy import ReliefRule, relief_now
+from scheduler.models import ENDED, BesideHow, Job, Placement, Relief, Relieved
+from scheduler.services.loop.steps import LOCKED
+from scheduler.snapshots import Snapshot
+
+# A reading counts for so long: three rounds. An older one says nothing of now.
+FRESH = timedelta(seconds=45)
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+NOBODY: dict[str, Any] = {"next_job": "", "next_at": None, "refused": {}}
+HOW = {BesideHow.SHARES: "co-tenant by shared GPUs", BesideHow.CAME: "co-tenant since shortly before"}
+OPEN: Prepared[Relief] = Prepared(
+    lambda: Relief.objects.filter(since__isnull=False).exclude(job__state__in=ENDED).order_by("since", "id").select_related("job")
+)
+CLUSTERS_OF: Prepared[tuple[str, int]] = Prepared(
+    lambda jobs: Placement.objects.filter(job__public_id__among=jobs, until__isnull=True).values_list("job__public_id", "node__cluster_id").distinct()
+)
+NEXT_RETURN: Prepared[datetime | None] = Prepared(
+    lambda now: Relieved.objects.filter(until__gt=now).order_by("until").values_list("until", flat=True)[:1]
+)
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What the newest reading says of a service whose breach goes on. `beside`: public ids of the jobs that are the cause; empty: another cause."""
+
+    job_id: int
+    figure: str
+    latency_ms: float
+    objective_ms: int
+    beside: tuple[str, ...] = ()
+    how: str = BesideHow.SHARES
+
+
+def reliefs_report(*, reports: Sequence[Report], now: datetime) -> bool:
+    """Take up what was read of services in a breach, in the caller's transaction. The time of a breach counts while co-tenants are its cause.
+
+    Returns whether the caller has to ask for a plan, as its last write.
+    """
+    rule = relief_now()
+    if rule is None:
+        reports = [replace(one, beside=()) for one in reports]
+    known = {row.job_id: row for row in Relief.objects.select_for_update().filter(job__in=[one.job_id for one in reports]).order_by("pk")}
+    wanted = False
+    for one in reports:
+        row = known.get(one.job_id)
+        if row is None and not one.beside:
+            continue
+        row = row or Relief(job_id=one.job_id)
+        before = (row.since is None, row.beside, row.how)
+        row.since = (row.since or now) if one.beside else None
+        row.read_at, row.figure, row.latency_ms, row.objective_ms = now, one.figure, one.latency_ms, one.objective_ms
+        row.beside, row.how = sorted(one.beside), one.how
+        if not one.beside:
+            row.next_job, row.next_at, row.refused = "", None, {}
+        row.save()
+        is_due = rule is not None and row.since is not None and _due(row, rule) <= now
+        wanted = wanted or is_due or (row.since is None, row.beside, row.how) != before
+    return wanted
+
+
+def reliefs_end(*, jobs: Collection[int], now: datetime) -> bool:
+    """Their breaches are over, or are judged anew, in the caller's transaction. Jobs that gave way stay away for a while yet.
+
+    Returns whether the caller has to ask for a plan, as its last write.
+    """
+    if not jobs or not Relief.objects.filter(job__in=jobs).exists():
+        return False
+    rule = relief_now()
+    rows = Relief.objects.filter(job__in=jobs)
+    rows.update(since=None, beside=[], **NOBODY)
+    Relieved.objects.filter(service__in=jobs, until__isnull=True).update(until=now + (rule or ReliefRule()).apart)
+    return True
+
+
+def return_next(*, now: datetime) -> datetime | None:
+    """When the next of those that gave way may come back: a plan is due then."""
+    return next(iter(NEXT_RETURN(now)), None)
+
+
+# In a tick
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What a plan is to do for services, and what it tells of the next eviction of each."""
+
+    found: tuple[tuple[Relief, Yields], ...] = ()
+    decisions: tuple[Decision, ...] = ()
+
+    def with_it(self, plan: Plan) -> Plan:
+        return replace(plan, decisions=(*plan.decisions, *self.decisions)) if self.decisions else plan
+
+
+NOTHING = Look()
+
+
+def relief_look(*, snapshot: Snapshot, plan: Plan, silent: Collection[int], now: datetime) -> Look:
+    """Who gives way by this plan, and who will. What is wrong with it keeps nobody from being scheduled: then nobody gives way."""
+    rule = snapshot.relief
+    try:
+        rows = list(OPEN()) if rule is not None else []
+        return _look(rows, rule, snapshot, plan, silent, now) if rule is not None and rows else NOTHING
+    except Exception:
+        log.exception("No service could be relieved. Nothing was evicted for one.")
+        return NOTHING
+
+
+def _look(rows: list[Relief], rule: ReliefRule, snapshot: Snapshot, plan: Plan, silent: Collection[int], now: datetime) -> Look:
+    named = sorted({*(row.job.public_id for row in rows), *(name for row in rows for name in row.beside)})
+    unseen = {name for name, cluster in CLUSTERS_OF(named) if cluster in silent} if silent else set()
+    answers = yielding(snapshot.scenario, [_asked(row, rule, unseen, snapshot.scenario.now, now) for row in rows])
+    found = tuple(zip(rows, answers, strict=True))
+    # Whom the plan itself moves, evicts or shrinks is somewhere else by the next one.
+    changed = {decision.job for decision in plan.decisions}
+    due = [(row, one) for row, one in found if one.job is not None and one.at <= snapshot.scenario.now and one.job not in changed]
+    return Look(found, tuple(_decision(row, one, snapshot, now) for row, one in due))
+
+
+def _asked(row: Relief, rule: ReliefRule, unseen: Collection[str], instant: int, now: datetime) -> Asked:
+    """By a reading that does not count nobody gives way in this plan; who would be next is told all the same."""
+    counts = timedelta(0) <= now - row.read_at <= FRESH and row.latency_ms > row.objective_ms
+    at = max(millis(_due(row, rule)), instant if counts else instant + 1)
+    silent = frozenset(row.beside) if row.job.public_id in unseen else frozenset(row.beside) & frozenset(unseen)
+    return Asked(row.job.public_id, tuple(row.beside), at, silent)
+
+
+def _due(row: Relief, rule: ReliefRule) -> datetime:
+    assert row.since is not None, "its breach goes on"
+    due = row.since + rule.after
+    return due if row.evicted_at is None else max(due, row.evicted_at + rule.every)
+
+
+def _decision(row: Relief, answer: Yields, snapshot: Snapshot, now: datetime) -> Decision:
+    assert row.since is not None, "its breach goes on"
+    grace = next(job.kind.grace_ms for job in snapshot.scenario.jobs if job.name == answer.job)
+    breach = f"{row.figure} {row.latency_ms:,.0f} ms over {row.objective_ms:,} ms for {(now - row.since) // timedelta(minutes=1)} min"
+    detail = f"evicted to relieve service {row.job.public_id}: {breach}, {HOW[BesideHow(row.how)]}"
+    return Decision("evict", reason("relief", detail), answer.job, row.job.public_id, grace_ms=grace)
+
+
+def relief_confirm(*, look: Look, plan: Plan) -> Look:
+    """What still holds of it, in the transaction that carries the plan out: a service level that was changed meanwhile is judged anew.
+
+    Jobs are locked first, as everywhere: whoever changes a service level holds its job.
+    """
+    if not look.decisions:
+        return look
+    names = {decision.job for decision in (*plan.decisions, *look.decisions) if decision.job is not None}
+    list(LOCKED(sorted(Job.objects.filter(public_id__in=names).values_list("pk", flat=True))))
+    fresh = {row.pk: row for row in Relief.objects.select_for_update().filter(pk__in=[row.pk for row, _ in look.found]).order_by("pk")}
+    found = tuple((fresh[row.pk], one) for row, one in look.found if row.pk in fresh and _is_same(row, fresh[row.pk]))
+    holds = {(one.service, one.job) for row, one in found if row.latency_ms > row.objective_ms and one.job in row.beside}
+    return Look(found, tuple(one for one in look.decisions if (one.for_job, one.job) in holds))
+
+
+def _is_same(before: Relief, row: Relief) -> bool:
+    return (before.since, before.objective_ms, before.evicted_at) == (row.since, row.objective_ms, row.evicted_at)
+
+
+def relief_write(*, look: Look, done: Iterable[Decision], plan_id: int | None, news: News, now: datetime) -> None:
+    """Write down who was evicted and who will be next, in the transaction that carries the plan out."""
+    evicted = {decision.job for decision in done if decision.why.code == "relief" and decision.job is not None}
+    keys = dict(Job.objects.filter(public_id__in=evicted).values_list("public_id", "pk")) if evicted else {}
+    for row, answer in look.found:
+        gone = [name for name in sorted(keys) if name in row.beside]
+        for name in gone:  # also for a service that was not the reason: the job stood beside both, and comes back to neither
+            _remember(row, keys[name], answer.lost if answer.job == name else 0, plan_id, now)
+        # What comes after an eviction, the plan behind it tells.
+        then = NOBODY | {"evicted_at": now} if gone else _next(answer)
+        if any(getattr(row, name) != value for name, value in then.items()) and Relief.objects.filter(pk=row.pk, since=row.since).update(**then):
+            news.add("jobs", row.job_id)
+
+
+def _next(answer: Yields) -> dict[str, Any]:
+    at = EPOCH + timedelta(milliseconds=answer.at) if answer.job is not None else None
+    return {"next_job": answer.job or "", "next_at": at, "refused": dict(answer.refused)}
+
+
+def _remember(row: Relief, job: int, lost: int, plan_id: int | None, now: datetime) -> None:
+    Relieved.objects.filter(service=row.job_id, job=job, until__isnull=True).update(until=now)
+    facts = {name: getattr(row, name) for name in ("figure", "latency_ms", "objective_ms", "how")}
+    Relieved.objects.create(service_id=row.job_id, job_id=job, at=now, lost_gpu_seconds=lost // 1000, plan=plan_id, **facts)
