@@ -106,12 +106,15 @@ def helps_of(job: Job, level: ServiceLevel) -> tuple[Help, ...]:
     least, most, now = sum(map(least_of, roles)), sum(map(most_of, roles)), sum(map(wanted_of, roles))
     wanted = ceil_of(level.replicas_wanted)
     wanted = least if wanted is None else wanted
+    found = []
+    if now < min(wanted, most) and any(map(is_elastic, roles)):
+        follows = ReplicaRule.objects.filter(job=job).exists()
+        text = f"Set {plural(min(wanted, most), 'replica')}, or let it follow its metric."
+        found.append(Help("It follows its metric: the next reading adds replicas." if follows else text, "job_replicas", "Set replicas"))
     if wanted > most:
-        return (Help(f"Its description allows {plural(most, 'replica')}: raise the maximum.", "job_change", "Change"),)
-    if now < wanted and any(map(is_elastic, roles)):
-        if ReplicaRule.objects.filter(job=job).exists():
-            return (Help("It follows its metric: the next reading adds replicas.", "job_replicas", "Set replicas"),)
-        return (Help(f"Set {plural(wanted, 'replica')}, or let it follow its metric.", "job_replicas", "Set replicas"),)
+        found.append(Help(f"Its description allows at most {plural(most, 'replica')}: raise that.", "job_change", "Change"))
+    if found:
+        return tuple(found)
     if level.replicas < least:
         return (Help("The scheduler preempts lower work for the missing replicas, as they are part of the minimum.", "job_change", "Change"),)
     text = "The missing replicas wait for idle GPUs: above the minimum they preempt no job. A higher minimum lets the next ones do so."

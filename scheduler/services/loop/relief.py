@@ -28,7 +28,7 @@ from scheduler.snapshots import Snapshot
 FRESH = timedelta(seconds=45)
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 NOBODY: dict[str, Any] = {"next_job": "", "next_at": None, "refused": {}}
-HOW = {BesideHow.SHARES: "co-tenant by shared GPUs", BesideHow.CAME: "co-tenant since shortly before"}
+HOW = {BesideHow.SHARES: "co-tenant by shared GPUs", BesideHow.CAME: "co-tenant that came shortly before"}
 OPEN: Prepared[Relief] = Prepared(
     lambda: Relief.objects.filter(since__isnull=False).exclude(job__state__in=ENDED).order_by("since", "id").select_related("job")
 )

@@ -276,7 +276,8 @@ def test_why_a_co_tenant_stays_is_a_sentence(personas: Personas, job: Job, code:
 @pytest.mark.parametrize(
     ("role", "wanted", "replicas", "text"),
     [
-        ({"min": 2, "max": 3}, 5, 3, "Its description allows 3 replicas: raise the maximum."),
+        ({"min": 2, "max": 3}, 5, 3, "Its description allows at most 3 replicas: raise that."),
+        ({"min": 1, "max": 4, "desired": 1}, 6, 1, "Set 4 replicas, or let it follow its metric."),
         ({"min": 2, "max": 8, "desired": 2}, 5, 2, "Set 5 replicas, or let it follow its metric."),
         ({"min": 3, "max": 8, "desired": 5}, 5, 2, "The scheduler preempts lower work for the missing replicas"),
         ({"min": 1, "max": 8, "desired": 5}, 5, 2, "above the minimum they preempt no job"),

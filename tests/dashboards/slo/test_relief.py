@@ -21,6 +21,7 @@ from gpufleet.core.audit import Actor
 from quotas.models import QuotaNode, QuotaShare, ReliefChoice
 from quotas.permissions import Access, Can, Grant
 from scheduler.engine.cycle import make_plan
+from scheduler.loop.policy import ReliefRule, relief_rule
 from scheduler.models import HOLDING, Cluster, Job, JobState, PlanRecord, Relief, Relieved
 from scheduler.scenarios.reading import parse
 from scheduler.services.jobs.jobs import job_stop
@@ -134,7 +135,7 @@ def test_the_whole_way_of_a_relief(answers: Answers) -> None:
     assert evicted() == ["young"]
 
     event = young.events.get(to_state=JobState.CHECKPOINTING)
-    said = f"Evicted to relieve service {world.service.public_id}: p99 latency 420 ms over 300 ms for 2 min, co-tenant since shortly before."
+    said = f"Evicted to relieve service {world.service.public_id}: p99 latency 420 ms over 300 ms for 2 min, co-tenant that came shortly before."
     assert event.cause == said
     assert (event.detail["code"], event.detail["action"], event.detail["for"]) == ("relief", "evict", world.service.public_id)
     record = PlanRecord.objects.get(pk=event.detail["plan"])
@@ -405,14 +406,20 @@ def test_the_page_and_the_api_tell_what_comes_before_it_happens(answers: Answers
         assert f"If the breach lasts, {job.public_id} is evicted at {due:%Y-%m-%d %H:%M} UTC" in shown()
         assert told()["relief"] == {"state": "next", "job": job.public_id, "at": f"{due:%Y-%m-%dT%H:%M:%SZ}", "stays": []}
         world.lasts(2)
-        assert "Evicted for it" in shown()
+        assert "Job evicted for it" in shown()
         assert "the breach is over" in shown()
     (done,) = told()["relieved"]
     assert (done["job"], done["latency_ms"], done["objective_ms"], done["until"]) == (job.public_id, 420, 300, None)
 
     page = client.get(f"/jobs/{job.public_id}/").content.decode()
-    assert f'Evicted to relieve service <a href="/jobs/{world.service.public_id}/"' in page or "Evicted to relieve service" in page
+    assert f"Evicted to relieve service {world.service.public_id}: p99 latency 420 ms over 300 ms" in page
     assert "<code>relief</code>" in page
+
+
+def test_the_rule_is_off_unless_the_fleet_says_otherwise() -> None:
+    assert relief_rule({}) is relief_rule({"relief": "none", "relief_after_s": 60}) is None
+    assert relief_rule({"relief": "evict"}) == ReliefRule(10 * MINUTE, 15 * MINUTE, 60 * MINUTE)
+    assert relief_rule({"relief": "evict", "relief_every_s": 60, "relief_apart_s": 0}) == ReliefRule(10 * MINUTE, MINUTE, timedelta(0))
 
 
 def test_the_scenario_of_the_plan_makes_the_rest_of_the_plan_again(answers: Answers) -> None:

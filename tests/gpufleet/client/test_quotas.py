@@ -52,7 +52,7 @@ def test_minimum_run_times_and_fleet_wide_rules_reach_the_scheduler(run, persona
         run("quota", "apply", run("quota", "set", *words, **ADMIN)[1].split()[0], **ADMIN)
 
     change(team.path, "--preempt-min-runtime", "10m", "--reclaim-min-runtime", "90s", "--default-class", "interactive")
-    rules = ("worth_batch_gpu_s=500", "max_wait_batch_s=3600", "sharing_trust=job", "half_life_s=7200", "estimates=stated")
+    rules = ("worth_batch_gpu_s=500", "max_wait_batch_s=3600", "sharing_trust=job", "half_life_s=7200", "estimates=stated", "relief=evict")
     change("acme", *(word for rule in rules for word in ("--rule", rule)))
     chosen = policy()
     LearnedOverrun.objects.create(learnt_at=now(), factor_millionths=1_500_000, jobs=90)
@@ -64,7 +64,7 @@ def test_minimum_run_times_and_fleet_wide_rules_reach_the_scheduler(run, persona
     assert (settings.worth_gpu_ms.batch, settings.max_wait_ms.batch) == (500_000, 3_600_000)
     assert (settings.sharing_trust, settings.fairness.half_life_ms) == ("job", 7_200_000)
     assert settings.overrun_millionths == 1_000_000
-    change("acme", "--rule", "worth_batch_gpu_s=", "--rule", "sharing_trust=", "--rule", "estimates=")
+    change("acme", "--rule", "worth_batch_gpu_s=", "--rule", "sharing_trust=", "--rule", "estimates=", "--rule", "relief=")
     change(team.path, "--preempt-min-runtime", "inherit", "--default-class", "inherit")
     top = QuotaNode.objects.get(path="acme")
     team.refresh_from_db()
