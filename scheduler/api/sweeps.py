@@ -19,7 +19,7 @@ from scheduler.selectors.sweeps import sweep_for, sweeps_listed
 from scheduler.selectors.traces import trace_ready
 from scheduler.services.forecasts.sweeps import sweep_ask, sweep_cancel
 from scheduler.services.forecasts.what_ifs import must_ask
-from scheduler.sweeps.asking import MOST_HOURS, MOST_POLICIES, MOST_SEEDS, MOST_VALUES, OFFERED, USUAL_MINUTES, USUAL_POLICIES, USUAL_SEEDS, Asked
+from scheduler.sweeps.asking import MOST_HOURS, MOST_POLICIES, MOST_SEEDS, MOST_VALUES, OFFERED, USUAL_POLICIES, USUAL_SEEDS, Asked
 from scheduler.sweeps.telling import Row
 from scheduler.tasks import sweep
 from scheduler.whatifs.lists import SWEEPS
@@ -44,7 +44,7 @@ class SweepIn(Taken):
     hours: Annotated[int, Field(ge=1, le=MOST_HOURS)] | None = Field(
         None, description="That are simulated, of which the first and the last quarter do not count; null: as long as jobs of the trace come."
     )
-    minutes: Literal[1, 5, 15, 60] = Field(USUAL_MINUTES, description="How long it may take. The result is what was simulated by then.")
+    minutes: Literal[1, 5, 15, 60] = Field(5, description="How long it may take. The result is what was simulated by then.")
     exact: bool = Field(
         False, description="A plan whenever something happens; else plans are up to a tenth of the mean run time apart, at most 5 minutes."
     )
