@@ -21,6 +21,7 @@ from ..state.work import Work
 from .times import ends_at
 
 if TYPE_CHECKING:
+    from ..ahead.entries import Entry
     from ..state.cluster import Cluster
     from ..state.planning import Cycle
 
@@ -70,6 +71,7 @@ class Power:
         self._mine: dict[Work, list[tuple[str | None, int, int, int]]] = {}  # (pool, when it is gone, when it is expected to be, milliwatts)
         self._asks: dict[tuple[object, ...], dict[str | None, int]] = {}
         self._never: dict[tuple[object, ...], Reason | None] = {}
+        self._kept: tuple[Entry | None, dict[str | None, int]] | None = None
         self._clear()
         for work in cluster.works:
             if work.seats:
@@ -79,6 +81,7 @@ class Power:
         # Milliwatts by when those who draw them are gone at the latest, and are expected to be.
         self._drawn: dict[bool, dict[str | None, dict[int, int]]] = {soon: {pool: {} for pool in self.caps} for soon in (False, True)}
         self._sums: dict[tuple[str | None, bool], tuple[list[int], list[int]]] = {}
+        self._least: dict[str | None, int] = {}
         # What is drawn when it has to be known for the gate: now, and as each cap begins.
         self._levels = {pool: dict.fromkeys([self.now, *(cap.start for cap in caps if cap.start > self.now)], 0) for pool, caps in self.caps.items()}
 
@@ -112,6 +115,7 @@ class Power:
             if not held[end]:
                 del held[end]
             self._sums.pop((pool, is_soon), None)
+        self._least.pop(pool, None)
         levels = self._levels[pool]
         for at in levels:
             if at < until:
@@ -261,14 +265,29 @@ class Power:
     def _closed(self, cycle: "Cycle", work: Work, quota_type: int, milli: int) -> Iterator[tuple[str | None, Stretch, int, Sequence[Draw]]]:
         """The pools that leave less than so much more of a job needs: when, what it needs, and what is kept there for jobs ahead of it."""
         asked = {pool: more for pool, more in self.asked(work, quota_type, milli).items() if more} if milli else {}
-        if not asked:
+        if all(more + self._kept_in_all(cycle).get(pool, 0) <= self._least_left(pool) for pool, more in asked.items()):
             return
         until = self.gone_by(work) if work.seats else min(NEVER, self.now + stays_of(work))
-        ahead = cycle.book.ahead_of(work, quota_type, milli)
-        kept = self.draws((self.now + entry.at, stays_of(entry.work), entry.places) for entry in ahead)
+        kept = self.draws([(self.now + entry.at, stays_of(entry.work), entry.places) for entry in cycle.book.ahead_of(work, quota_type, milli)])
         for pool in sorted(asked, key=_by_name):
             if (found := self.in_the_way(pool, asked[pool], self.now, until, kept.get(pool, ()))) is not None:
                 yield pool, found, asked[pool], kept.get(pool, ())
+
+    def _kept_in_all(self, cycle: "Cycle") -> dict[str | None, int]:
+        """What all that is reserved would draw together: no less than what is kept at any time for jobs ahead of one."""
+        entries = cycle.book.entries
+        last = entries[-1] if entries else None  # those before it are the same as long as it is the same
+        if self._kept is None or self._kept[0] is not last:
+            self._kept = last, self.by_pool((node, 1000 * count) for entry in entries for node, count in entry.places)
+        return self._kept[1]
+
+    def _least_left(self, pool: str | None) -> int:
+        """The least that its caps leave of what stands, from now on for ever: less is drawn later."""
+        self._follow()
+        if (least := self._least.get(pool)) is None:
+            levels = self._levels[pool]
+            least = self._least[pool] = min(1000 * cap.watts - levels[max(self.now, cap.start)] for cap in self.caps[pool])
+        return least
 
     def draws(self, coming: Iterable[tuple[int, int, Iterable[tuple[int, int]]]]) -> dict[str | None, list[Draw]]:
         """What those draw by pool who come at an instant, for how long, on so many GPUs of nodes."""
