@@ -1,7 +1,8 @@
 """When something that is stated by the wall clock of a time zone happens: once, or again and again by a rule of RFC 5545.
 
 A rule is expanded by dateutil over the wall clock, so 08:00 stays 08:00 on both sides of a daylight-saving change. A time that the clock leaves out
-in spring happens as much later as the clock jumps; one that it shows twice in autumn happens the first time.
+in spring happens as much later as the clock jumps; one that it shows twice in autumn happens the first time. What would end at the moment at which
+it begins, as all of it is left out, has its usual length.
 """
 
 from collections.abc import Iterator
@@ -41,6 +42,8 @@ class Times:
         for local in self._starts(since, until, zone):
             begins = moment_of(local, zone)
             ends = None if length is None else moment_of(local + length, zone)
+            if length is not None and ends is not None and ends <= begins:
+                ends = begins + length
             if begins < until and (ends is None or (ends > since and ends > begins)):
                 yield begins, ends
 

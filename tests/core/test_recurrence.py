@@ -45,9 +45,23 @@ def test_every_recurrence_equals_the_expansion_of_dateutil(zone: str, rule: str,
     own = rrulestr(rule, dtstart=start)
     locals_ = own.between(datetime(2025, 12, 1), datetime(2029, 2, 1), inc=True)
     wanted = [(moment(local), moment(local + length)) for local in locals_]
-    wanted = [(begin, end) for begin, end in wanted if begin < until and end > since and end > begin]
+    wanted = [(begin, end if end > begin else begin + length) for begin, end in wanted]
+    wanted = [(begin, end) for begin, end in wanted if begin < until and end > since]
 
     assert list(Times(zone, start, start + length, rule).between(since, until)) == wanted
+
+
+@pytest.mark.parametrize(
+    ("start", "minutes", "lasts"), [("02:30", 60, 60), ("02:45", 30, 30), ("02:00", 60, 60), ("01:30", 60, 60), ("02:30", 210, 150)]
+)
+def test_a_window_that_the_clock_leaves_out_is_there_all_the_same(start: str, minutes: int, lasts: int) -> None:
+    """It came every night from 02:30 to 03:30, and on one night of the year nothing was reserved."""
+    first = datetime.fromisoformat(f"2027-03-20T{start}")
+    times = Times("Europe/Berlin", first, first + timedelta(minutes=minutes), "FREQ=DAILY")
+
+    found = list(times.between(datetime(2027, 3, 27, 23, tzinfo=UTC), datetime(2027, 3, 28, 22, tzinfo=UTC)))
+
+    assert [end - begin for begin, end in found if end is not None] == [timedelta(minutes=lasts)]
 
 
 def test_eight_in_the_morning_stays_eight_over_the_change() -> None:

@@ -126,6 +126,16 @@ def test_the_list_says_where_a_job_runs(personas, busy):
     assert f'data-key="{busy.public_id}"' in html
 
 
+@pytest.mark.parametrize(("state", "form"), [(JobState.COMPLETED, "relative"), (JobState.QUEUED, "for")])
+def test_what_is_over_was_some_time_ago_and_what_lasts_has_lasted(personas, ours, state, form):
+    """It said “Completed for 47 min”."""
+    one = job("train", on=ours, state=state, ended_at=now() if state == JobState.COMPLETED else None)
+
+    head = personas.client("team_lead").get(f"/jobs/{one.public_id}/").content.decode().split('<p class="page-sub">')[1].split("</p>")[0]
+
+    assert f'data-moment="{form}"' in head
+
+
 def test_a_part_of_a_gpu_is_told_as_such(personas, ours):
     split = mig_gpu()
     running = job("slice", on=ours, state=JobState.RUNNING, spec={"roles": [{"min": 1, "mig": "3g.40gb"}]})
