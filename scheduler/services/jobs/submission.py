@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from difflib import get_close_matches
 from typing import Any
 
 from django.core.exceptions import ValidationError
@@ -58,6 +59,7 @@ _usual = (
     .order_by("-depth")
     .values("default_class")[:1]
 )
+MOST_QUOTAS_KNOWN, QUOTAS_NAMED = 2000, 3
 NODE_AND_DIVIDED: Prepared[tuple[Any, ...]] = Prepared(
     lambda path: QuotaNode.objects.filter(path=path, archived_at__isnull=True).order_by().values_list(*_NODE, Exists(_below), Subquery(_usual))
 )
@@ -264,7 +266,7 @@ class _Checker:
 
     def _judge_quota(self, path: str, rows: Sequence[tuple[Any, ...]]) -> tuple[QuotaNode | None, str]:
         if not rows or not self.access.can(Can.SEE, path):
-            return None, f"There is no quota {path}."
+            return None, f"There is no quota {path}.{self._quotas_meant(path)}"
         if not self.access.can(Can.SUBMIT, path):
             return None, f"You may not submit to {path}."
         *values, divided, usual = rows[0]
@@ -272,6 +274,14 @@ class _Checker:
         if divided:
             return None, f"{path} has quotas below it; jobs belong to one of those."
         return QuotaNode.from_db(DEFAULT_DB_ALIAS, _NODE, values), ""
+
+    def _quotas_meant(self, path: str) -> str:
+        """Those where the reader may submit that have this name on their way, or one like it."""
+        leaves = QuotaNode.objects.filter(self.access.visible(Can.SUBMIT, "path"), ~Exists(_below), archived_at__isnull=True)
+        known = list(leaves.order_by("path").values_list("path", flat=True)[:MOST_QUOTAS_KNOWN])
+        name = path.rsplit("/", 1)[-1].lower()
+        near = [one for one in known if f"/{name}/" in f"/{one}/"] or get_close_matches(path, known, QUOTAS_NAMED, 0.8)
+        return f" Did you mean {' or '.join(near[:QUOTAS_NAMED])}?" if name and near else ""
 
     def _check_types(self, description: JobDescription, faults: dict[str, list[str]]) -> None:
         named = [("gpu_types", description.gpu_types or [])]

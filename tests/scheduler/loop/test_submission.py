@@ -16,6 +16,7 @@ from scheduler.models import Dependency, Job, JobState
 from scheduler.services.jobs.submission import submission_create, submissions_check, submissions_create
 from tests import builders
 from tests.builders import NOON
+from tests.personas import Personas
 from tests.scheduler.loop.worlds import Loop, leaf, state, submit, wishes
 from tests.servers import PROJECT
 
@@ -93,6 +94,24 @@ def test_parts_of_processors_are_kept_as_written() -> None:
     assert [job.spec["roles"][0]["cpus"] for job in (first, second, third)] == [1.5, 0.5, 0.001]
     Loop().tick()
     assert [state(job) for job in (first, second, third)] == [JobState.STARTING, JobState.STARTING, JobState.QUEUED]
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("nlp", " Did you mean acme/research/nlp?"),
+        ("research", " Did you mean acme/research/nlp?"),
+        ("acme/reserch/nlp", " Did you mean acme/research/nlp?"),
+        ("vision", ""),  # where the reader may not submit
+        ("acme/", ""),
+    ],
+)
+def test_a_quota_that_is_not_there_may_mean_another(personas: Personas, typed: str, meant: str) -> None:
+    """People type the name by which a page calls their team."""
+    with pytest.raises(ValidationError) as fault:
+        submissions_check(access=personas.access("submitter"), descriptions=[{"name": "train", "gpus": 1, "quota": typed}], now=NOON)
+
+    assert fault.value.message_dict["quota"] == [f"There is no quota {typed}.{meant}"]
 
 
 def test_every_fault_is_told_at_its_path() -> None:
