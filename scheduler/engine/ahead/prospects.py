@@ -241,14 +241,13 @@ class Prospects(ABC):
         """The soonest date at which no coming window is in the way of a start, and the nodes that one keeps clear until later. There it would not be
         let in, and the place would be kept in vain. Jobs of several roles and parts of GPUs are only tried for a forecast."""
         cluster, windows, milli = self.cycle.cluster, self.cycle.cluster.windows, work.missing_milli(quota_type)
-        if not windows.lets(cluster, work, quota_type, milli, self.cycle.now + soonest.at):
-            return None
-        if not (banned := windows.kept_off(cluster, work, quota_type, milli, self.cycle.now + soonest.at)):
-            return soonest, 0
+        allowed, banned = windows.allows(cluster, work, quota_type, milli, self.cycle.now + soonest.at)
+        if not allowed or not banned:
+            return (soonest, 0) if allowed else None
         if not work.form.plain and not tried:
             return None
         found = self.counted(ahead, work, quota_type, length, banned)
-        return (found, banned) if found is not None and windows.lets(cluster, work, quota_type, milli, self.cycle.now + found.at) else None
+        return (found, banned) if found is not None and windows.allows(cluster, work, quota_type, milli, self.cycle.now + found.at)[0] else None
 
     def _tried(
         self, ahead: Lookahead, rehearsal: Rehearsal, work: Work, quota_type: int, since: int, length: int, banned: int

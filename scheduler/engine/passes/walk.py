@@ -25,7 +25,8 @@ def in_turn(cycle: Cycle, order: QueueOrder) -> Iterator[Work]:
         if cycle.placed != placed:
             anywhere = cycle.requests.by_placement or cycle.cluster.windows.lasting
             # The leaf whose head was dropped is up to date already.
-            order.refresh(order.queues if anywhere else {one.home for one in cycle.cluster.journal[known:]} - {work.home})
+            if leaves := order.queues if anywhere else {one.home for one in cycle.cluster.journal[known:]} - {work.home}:
+                order.refresh(leaves)
 
 
 def walk(cycle: Cycle, hopeful: Hopeful, attempt: Try, sieve: Sieve | None = None, *, inside: bool = False) -> None:

@@ -101,8 +101,8 @@ def used_before(cycle: "Cycle", work: Work, leaf: int, division: Division) -> in
     used = division.used[leaf]
     if not used or used <= division.fair[leaf] - work.form.lowest:
         return used
-    rank, standing = cycle.waiting.order.rank, cycle.standing.below(leaf)
-    return used - sum([one.milli for one in standing if rank(one) > rank(work) and one.quota_type in division.types])
+    rank, mine = cycle.waiting.order.rank, cycle.waiting.order.rank(work)
+    return used - sum([one.milli for one in cycle.standing.below(leaf) if rank(one) > mine and one.quota_type in division.types])
 
 
 def _opens(cycle: "Cycle", hold: Hold) -> int | None:

@@ -285,18 +285,16 @@ class Windows:
         refused = next((self._kept(ahead, region, milli) for ahead, region in found if region.whole), None)
         return refused, 0 if refused else reduce(or_, (span_bits(region.low, region.high) for _, region in found), 0)
 
-    def lets(self, cluster: "Charged", work: Work, quota_type: int, milli: int, started: int) -> bool:
-        """Whether no window on all of a type that begins later is in the way of a start at an instant."""
-        return not any(region.whole for _, region in self._in_the_way(cluster, work, quota_type, milli, started))
+    def allows(self, cluster: "Charged", work: Work, quota_type: int, milli: int, started: int) -> tuple[bool, int]:
+        """Whether no window on all of a type that begins later is in the way of a start at an instant; and the nodes of which it must stay off, as a
+        block of them is kept for such a window."""
+        regions = [region for _, region in self._in_the_way(cluster, work, quota_type, milli, started)]
+        blocks = (span_bits(region.low, region.high) for region in regions if not region.whole)
+        return not any(region.whole for region in regions), reduce(or_, blocks, 0)
 
     def starts(self, *, owned: bool = False) -> list[int]:
         """When windows begin, the next ones; or of those that have an owner."""
         return sorted({ahead.window.start for ahead in self.upcoming if not owned or ahead.window.class_rank is None})[:MOST_STARTS]
-
-    def kept_off(self, cluster: "Charged", work: Work, quota_type: int, milli: int, started: int) -> int:
-        """The nodes of which a start at an instant must stay off, as a block of them is kept for a window that begins later."""
-        blocks = (region for _, region in self._in_the_way(cluster, work, quota_type, milli, started) if not region.whole)
-        return reduce(or_, (span_bits(region.low, region.high) for region in blocks), 0)
 
     def block_reason(self, cluster: "Charged", work: Work, quota_type: int, milli: int) -> Reason:
         """Why a start now is kept off the block of a window."""

@@ -241,10 +241,23 @@ class Taking(NamedTuple):
     more: Short = ()
 
 
-def take_in_turn(cycle: Cycle, taking: Taking, small: Ranked, take: Callable[[Cycle, Taking], Reason | None] | None = None) -> Reason | None:
+def take_units(cycle: Cycle, taking: Taking) -> Reason | None:
+    """Take what must be taken and start the job there. None: done; else why not, and nothing was taken. Sets that cross no line go first, also off
+    places that are kept for others."""
+    if not taking.ranked:
+        return NOTHING
+    first, others = _take_least(cycle, taking, crossing=False)
+    if not others:
+        return first
+    held = first is not None and first.code == "reservation"
+    refused, _ = _take_least(cycle, taking, crossing=True, held=held)
+    return first if refused is NOTHING else refused
+
+
+def take_in_turn(cycle: Cycle, taking: Taking, small: Ranked, take: Callable[[Cycle, Taking], Reason | None] = take_units) -> Reason | None:
     """Take what must be taken from those of the units that are not large, then from any; at last in the order of a later plan, to which what this one
     starts is running work like any other. None: done; else why not the first time."""
-    take, ranked, alike = take or take_units, taking.ranked, taking.alike or ()
+    ranked, alike = taking.ranked, taking.alike or ()
     if _take_cheaply(cycle, taking._replace(ranked=small)):
         return None
 
@@ -270,19 +283,6 @@ def _take_cheaply(cycle: Cycle, taking: Taking) -> bool:
     if len(others) == len(ranked):
         return False
     return take_units(cycle, taking._replace(ranked=others, alike=(*(taking.alike or ()), "others"))) is None
-
-
-def take_units(cycle: Cycle, taking: Taking) -> Reason | None:
-    """Take what must be taken and start the job there. None: done; else why not, and nothing was taken. Sets that cross no line go first, also off
-    places that are kept for others."""
-    if not taking.ranked:
-        return NOTHING
-    first, others = _take_least(cycle, taking, crossing=False)
-    if not others:
-        return first
-    held = first is not None and first.code == "reservation"
-    refused, _ = _take_least(cycle, taking, crossing=True, held=held)
-    return first if refused is NOTHING else refused
 
 
 def _take_least(cycle: Cycle, taking: Taking, *, crossing: bool, held: bool = False) -> tuple[Reason | None, bool]:

@@ -115,9 +115,6 @@ class Cluster:
     def undo(self, mark: int) -> None:
         self.fleet.undo(mark)
 
-    def _log(self, back: Callable[..., object], *given: object) -> None:
-        self.fleet.log.append((None, back, given))
-
     @contextmanager
     def attempt(self) -> Iterator[Attempt]:
         """Changes to fleet, tree and jobs that are undone on the way out unless kept."""
@@ -133,7 +130,7 @@ class Cluster:
         if self.before_changes is not None:
             self.before_changes()
         self.journal += works
-        self._log(self._put_back, works[::-1], [*map(_undoable, works)][::-1])
+        self.fleet.log.append((None, self._put_back, (works[::-1], [*map(_undoable, works)][::-1])))
 
     def _put_back(self, works: Sequence[Work], states: Sequence[Sequence[object]]) -> None:
         self.journal += works
@@ -143,7 +140,7 @@ class Cluster:
             work.note_degraded()
 
     def _charge(self, leaf: int, quota_type: int, milli: int, fixed: bool) -> None:
-        self._log(self.tree.charge, leaf, quota_type, -milli, fixed)
+        self.fleet.log.append((None, self.tree.charge, (leaf, quota_type, -milli, fixed)))
         self.tree.charge(leaf, quota_type, milli, fixed)
 
     def seat(self, work: Work, seats: Sequence[Seat], quota_type: int, leaf: int, why: Reason) -> None:
@@ -211,7 +208,7 @@ class Cluster:
             self._charge(leaf, quota_type, -milli, fixed)
 
     def spend_moves(self, count: int) -> None:
-        self._log(setattr, self, "moves_left", self.moves_left)
+        self.fleet.log.append((None, setattr, (self, "moves_left", self.moves_left)))
         self.moves_left -= count
 
     def in_a_circle(self, work: Work, seats: Sequence[Seat]) -> bool:
@@ -243,5 +240,5 @@ class Cluster:
         )
 
     def split_anew(self, work: Work, key: tuple[int, int]) -> None:
-        self._log(setattr, self, "geometry", self.geometry)
+        self.fleet.log.append((None, setattr, (self, "geometry", self.geometry)))
         self.geometry = {**self.geometry, key: work}

@@ -90,14 +90,14 @@ class Outlook(NamedTuple):
             since = max(due, start - cycle.now)
             if best is not None and best.at <= since:
                 break
-            banned = windows.kept_off(cycle.cluster, work, quota_type, milli, cycle.now + since)
+            _, banned = windows.allows(cycle.cluster, work, quota_type, milli, cycle.now + since)
             if banned not in found:
                 found[banned] = cycle.book.earliest(self.ahead, work, quota_type, self.rehearsal, banned=banned)
             if (date := found[banned]) is None or (best is not None and best.at <= max(since, date.at)):
                 continue
             at = max(since, date.at)
-            kept_off = windows.kept_off(cycle.cluster, work, quota_type, milli, cycle.now + at)
-            if not kept_off & ~banned and windows.lets(cycle.cluster, work, quota_type, milli, cycle.now + at):
+            allowed, kept_off = windows.allows(cycle.cluster, work, quota_type, milli, cycle.now + at)
+            if allowed and not kept_off & ~banned:
                 best = date._replace(at=at)
         return best
 
