@@ -20,6 +20,7 @@ class Side(NamedTuple):
     serves: bool
     sharing: str
     tenant: str
+    own_trust: bool  # it shares a GPU by MPS with other services at most
 
 
 class Form:
@@ -46,8 +47,8 @@ class Form:
         self.block = self.plain and breakable(grid, kind.roles[0].gpus, kind.roles[0].least, self.width)
         self.sole = self.plain and kind.roles[0].least == 1  # one worker is together with itself on any level
         # As whose neighbour it counts, where that matters: whether it serves, how it shares GPUs, and the tenant that it is.
-        self.side = Side(kind.class_rank == SERVING, kind.sharing, kind.tenant) if apart else None
-        self.own_trust = walled and kind.class_rank == SERVING  # it shares a GPU by MPS with other services at most
+        serves = kind.class_rank == SERVING
+        self.side = Side(serves, kind.sharing, kind.tenant, serves and walled) if apart else None
         room = tuple(map(_room_of, kind.roles)), placing, kind.sharing, kind.labels, kind.needs, kind.tolerates_suspect, kind.slow, self.side
         self.shape = shapes.setdefault(room, len(shapes))  # the same number for all that need the same room
         self._eligible: dict[tuple[int, int, bool, bool], Eligible] = {}

@@ -57,7 +57,7 @@ class Work:
             domain = "*"
         else:
             domain = self.job.name if among == "job" else self.job.quota
-        return f"{domain} serves" if self.form.own_trust else domain
+        return f"{domain} serves" if self.form.side is not None and self.form.side.own_trust else domain
 
     @property
     def state(self) -> str:
