@@ -1,4 +1,4 @@
-"""Places kept for blocked jobs, and what may run in the gaps before them."""
+"""Places kept for blocked jobs, and what may run in the gaps before them. Which jobs get one, and which head them: backfill.py."""
 
 from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING
@@ -7,8 +7,8 @@ from ..model.reasons import Reason, reason, spell_instant
 from ..model.values import Preemptible
 from ..rules.held_gates import Hold
 from ..rules.times import overdue
+from ..state.charged import most_freed
 from ..state.fleet import Seat
-from ..state.standing import most_freed
 from ..state.work import Work
 from .entries import Date, Entry
 from .lookahead import END

@@ -3,7 +3,8 @@
 A board has memory slices in a row (8, or 4 on the smallest one) and a number of compute slices. An instance takes an
 interval of memory slices that begins at one of its profile's starts. A layout is a set of instances that share no
 memory slice, need no more compute slices than the board has, stay within each profile's count, and hold at most one
-instance with the media engines (`+me`). Nothing else can exist, so nothing else can be entered.
+instance with the media engines (`+me`). Nothing else can exist, so nothing else can be entered. What a request
+for memory is charged: `part_milli` in values.py.
 """
 
 import re

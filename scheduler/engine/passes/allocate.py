@@ -1,6 +1,7 @@
 """Start what fits, in the order of queues, without anyone having to give way.
 
 With backfill on (backfill.py), places are kept for blocked jobs, and what comes behind them starts only where it delays none.
+A degraded gang asks for the workers that it lacks: on idle nodes, then on spares (`fit` in placement.py).
 """
 
 from collections.abc import Callable, Sequence
@@ -17,7 +18,7 @@ from ..state.form import Form
 from ..state.planning import FAIR, Cycle
 from ..state.tree import NEVER, Division
 from ..state.work import Work
-from .gaps import leaves_in_time
+from .backfilled import leaves_in_time
 from .walk import TAKEN_AGAIN, in_turn
 
 Keep = Callable[[Cycle, Work, tuple[int, ...]], None]

@@ -1,6 +1,6 @@
 """Keep the earliest place and the gates for the first blocked jobs of each quota type; those that have waited `max_wait_s` head them.
 
-What may start before such a place: `_look` in allocate.py, by `delays` and `yields` of reservations.py. What gives way to its holder: gaps.py.
+What may start before such a place: `_look` in allocate.py, by `delays` and `yields` of reservations.py. What gives way to its holder: backfilled.py.
 """
 
 from ..rules.gates import closed_gate
@@ -9,7 +9,7 @@ from ..rules.times import may_cause_evictions, overdue
 from ..state.planning import Cycle
 from ..state.work import Work
 from .allocate import STARTED, serve, try_start
-from .gaps import due, in_gaps, lenders, not_bound
+from .backfilled import due, in_gaps, lenders, not_bound
 
 
 def run(cycle: Cycle) -> None:

@@ -68,7 +68,7 @@ class Reclaim(Asked):
             self.signature = (*self.signature, self.own, work.form.level, work.order if work.seats else -1)
 
     def _sources(self) -> list[Source]:
-        """The nodes beside the job's path from which something may be taken."""
+        """The nodes beside the job's path from which something may be taken, down to where they would be served less than its own node."""
         tree, division = self.tree, self.division
         found = []
         for place in tree.path[self.leaf]:

@@ -8,9 +8,9 @@ from operator import attrgetter
 from typing import Any, TypeVar
 
 from ..rules.times import begin_of, lost_since
+from ..state.charged import Standing
 from ..state.cluster import Cluster
 from ..state.fleet import Seat
-from ..state.standing import Standing
 from ..state.tree import Division
 from ..state.work import Work
 

@@ -12,10 +12,10 @@ from ..rules.held_gates import HeldShares
 from ..rules.taken_back import Takers
 from ..search.clearable import Movables
 from ..search.units import Units
+from .charged import Standing
 from .cluster import Cluster
 from .fleet import View
 from .requests import Requests
-from .standing import Standing
 from .state import Kept
 from .waiting import Waiting
 from .work import Work

@@ -1,4 +1,7 @@
-"""What everyone asks for, by leaf and division, and the shares that follow; also where they follow each placement."""
+"""What everyone asks for, by leaf and division, and the shares that follow; also where they follow each placement.
+
+What a waiting job requests, and which count in none: `asked_of` in queues.py.
+"""
 
 from collections import Counter
 from operator import add

@@ -1,7 +1,8 @@
 """The one thing that lives longer than a plan: the fleet, the tree and the jobs where they stand, and what follows from that.
 
 It is built from a scenario and from then on changed by what happened since: who came and who went. At the end of a plan all that was decided is
-taken back, so that the next one begins with what its scenario says. With it hang, as long as it goes on from plan to plan,
+taken back, so that the next one begins with what its scenario says. A reserved or starting job is charged for its places; one that stops is not.
+With it hang, as long as it goes on from plan to plan,
 
 - `Queues`: the queues, and how many wait for what. It changes by who came and went, and by time for who is held;
 - `Prospect`: the look-ahead without reservations. Times in it are instants, so a later plan only moves its beginning, takes up the jobs
@@ -40,8 +41,8 @@ if TYPE_CHECKING:
     from ..rules.invariants import First
     from ..tell.outcome import Told
     from ..tell.waking import Leaving
+    from .charged import Standing
     from .planning import Cycle
-    from .standing import Standing
 
 
 MANY = 256  # jobs that are compared in one step: those that are equal in all that they state are as good as the same

@@ -1,4 +1,4 @@
-"""One job while a plan is made: where it stands, what it asks for, and what became of it."""
+"""One job while a plan is made: where it stands, what it asks for, and what became of it. Which places it begins with: `_seat` in state.py."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -5,8 +5,8 @@ from heapq import heappop, heappush
 from itertools import count
 
 from ..rules.times import ends_at
+from ..state.charged import most_freed
 from ..state.planning import Cycle
-from ..state.standing import most_freed
 from ..state.work import Work
 
 NEXT_PLAN_MS = 1000  # until the plan that goes on where this one stopped

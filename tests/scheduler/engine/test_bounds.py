@@ -19,10 +19,10 @@ from scheduler.engine.rules.taken_back import TakenBack, TakenInVain
 from scheduler.engine.search.evicting import Target, hopeful_domains, targets
 from scheduler.engine.search.units import Unit
 from scheduler.engine.search.victims import Found, Rights, category, search
+from scheduler.engine.state.charged import Level, Standing
 from scheduler.engine.state.fleet import View
 from scheduler.engine.state.grid import Eligible
 from scheduler.engine.state.planning import Cycle
-from scheduler.engine.state.standing import Level, Standing
 from scheduler.engine.state.work import Work
 from scheduler.scenarios.reading import parse
 from scheduler.simulation.world import World

@@ -9,9 +9,9 @@ from scheduler.engine.model.reasons import reason
 from scheduler.engine.place.placement import fit
 from scheduler.engine.place.slots import SlotCounts
 from scheduler.engine.search.units import Units
+from scheduler.engine.state.charged import Standing
 from scheduler.engine.state.form import Form
 from scheduler.engine.state.planning import Cycle
-from scheduler.engine.state.standing import Standing
 from scheduler.scenarios.reading import parse
 from tests.scheduler.engine.test_bounds import lowest_of
 from tests.scheduler.twin.strategies import scenario_random

@@ -18,10 +18,10 @@ from scheduler.engine.place.slots import SlotCounts
 from scheduler.engine.rules.taken_back import TakenBack, TakenInVain
 from scheduler.engine.search.evicting import place_in, release, targets
 from scheduler.engine.search.victims import Counter, complete, fewest
+from scheduler.engine.state.charged import Standing
 from scheduler.engine.state.fleet import View
 from scheduler.engine.state.planning import Cycle
 from scheduler.engine.state.requests import Requests
-from scheduler.engine.state.standing import Standing
 from scheduler.scenarios.reading import parse
 from tests.scheduler.twin.strategies import scenario_random
 

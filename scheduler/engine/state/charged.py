@@ -1,4 +1,7 @@
-"""Who is charged to each leaf of the tree, and what follows from that whatever the time: it goes on from plan to plan, job by job."""
+"""Who is charged to each leaf of the tree, and what follows from that whatever the time: it goes on from plan to plan, job by job.
+
+What stands inside a guarantee, and what is borrowed: `Units.borrowed` in search/units.py.
+"""
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable
