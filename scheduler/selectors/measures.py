@@ -5,12 +5,13 @@ from collections import defaultdict
 from dataclasses import dataclass
 from datetime import datetime
 
-from django.db.models import Count, Max
+from django.db.models import BooleanField, Count, ExpressionWrapper, OuterRef, Subquery
 
 from scheduler.loop.measures import MEASURES, Counted, Timed
-from scheduler.models import HOLDING, Cluster, Job, JobClass, Measure, PlanRecord
+from scheduler.models import HOLDING, Attempt, Cluster, Job, JobClass, Measure, PlanRecord
 from scheduler.selectors.jobs import WAITING
 from scheduler.selectors.spreads import Spread, spread
+from scheduler.snapshots.jobs import due_filter
 
 Labels = tuple[str, ...]
 
@@ -73,7 +74,7 @@ def last_plan_at() -> datetime | None:
 
 @dataclass(frozen=True, slots=True)
 class QueueFigures:
-    """One class: what waits now, and for how long those have waited in a row that are neither held back nor before their time. Time in which a job
+    """One class: what waits now, and for how long those have waited since they last ran that the scheduler could start. Time in which a job
     ran is no wait: what was preempted a minute ago has waited for a minute."""
 
     job_class: str
@@ -83,14 +84,15 @@ class QueueFigures:
 
 
 def queue_figures(now: datetime) -> list[QueueFigures]:
-    waiting = Job.objects.filter(state__in=WAITING).order_by().annotate(ran_until=Max("attempts__ended_at"))
-    moments = ("submitted_at", "ran_until", "not_before", "deferred_to")
+    ran_until = Attempt.objects.filter(job=OuterRef("pk"), ended_at__isnull=False).order_by("-ended_at").values("ended_at")[:1]
+    moments = "submitted_at", "not_before", "deferred_to", Subquery(ran_until)
+    is_due = ExpressionWrapper(due_filter(now), output_field=BooleanField())
     asked, waited = defaultdict(list), defaultdict(list)
-    for job_class, milli, held_at, *since in waiting.values_list("job_class", "gpus_milli", "held_at", *moments):
+    rows = Job.objects.filter(state__in=WAITING).order_by().values_list("job_class", "gpus_milli", is_due, *moments)
+    for job_class, milli, counts, *since in rows:
         asked[job_class].append(milli)
-        begin = max(at for at in since if at is not None)
-        if held_at is None and begin <= now:
-            waited[job_class].append((now - begin).total_seconds())
+        if counts:
+            waited[job_class].append((now - max(at for at in since if at is not None)).total_seconds())
     return [QueueFigures(name, len(asked[name]), sum(asked[name]), spread(waited[name])) for name in JobClass.values]
 
 

@@ -11,7 +11,7 @@ from dashboards.health.models import Incident
 from dashboards.idle.models import IdleEpisode
 from dashboards.prometheus.models import PrometheusServer
 from quotas.models import NodeKind, QuotaShare
-from scheduler.models import Attempt, JobState
+from scheduler.models import Attempt, Dependency, JobState
 from scheduler.selectors.measures import queue_figures
 from tests import builders
 from tests.builders import NOON
@@ -150,11 +150,14 @@ def test_a_job_has_waited_since_it_last_ran_and_not_while_it_is_held_or_before_i
     Attempt.objects.create(job=back, number=1, started_at=NOON - 1000 * MINUTE, ended_at=NOON - 3 * MINUTE, outcome="preempted")
     builders.job("held", held_at=NOON - MINUTE, **day)
     builders.job("tonight", not_before=NOON + 60 * MINUTE, **day)
+    behind = builders.job("behind", **day)
+    Dependency.objects.create(job=behind, on=back)
+    builders.job("again-later", retry_at=NOON + MINUTE, **day)
     builders.job("since-noon", deferred_to=NOON - 2 * MINUTE, **day)
 
     (row,) = [one for one in queue_figures(NOON) if one.job_class == "interactive"]
 
-    assert (row.waiting, row.waited.count, row.waited.longest) == (4, 2, 180.0)
+    assert (row.waiting, row.waited.count, row.waited.longest) == (6, 2, 180.0)
     assert figures_now(now=NOON, wanted=["queue_wait"])["queue_wait"]["interactive"] == 3.0
 
 
