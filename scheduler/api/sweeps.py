@@ -46,7 +46,7 @@ class SweepIn(Taken):
     )
     minutes: Literal[1, 5, 15, 60] = Field(5, description="How long it may take. The result is what was simulated by then.")
     exact: bool = Field(
-        False, description="A plan whenever something happens; else plans are up to a tenth of the mean run time apart, at most 5 minutes."
+        False, description="A plan whenever something happens; else plans are a tenth of the mean run time apart, from 10 s to 5 minutes."
     )
 
 

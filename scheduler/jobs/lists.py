@@ -51,6 +51,7 @@ JOBS = Table(
             sort="gpus_milli",
             numeric=True,
             most_first=True,
+            hint="That a running job holds; sorted by the fewest that it needs",
             cell="""{% if row.gpus_milli == 1000 %}<span class="one">1</span>{% else %}{{ row.gpus_milli|gpus }}{% endif %}""",
         ),
         Column(

@@ -8,7 +8,7 @@ from scheduler.engine.model.values import Scenario
 from .world import Policy, World
 
 STEPS = (0, 10_000, 30_000, 60_000, 120_000, 180_000, 300_000)  # between plans, in milliseconds; 0: whenever something happens
-PART_OF_WORK = 10  # a step is at most such a part of what a job takes: half a step GPUs stay idle after it
+PART_OF_WORK = 10  # a step is at most such a part of what a job takes, or the shortest: half a step GPUs stay idle after it
 
 
 def longest_step(mean: float) -> int:

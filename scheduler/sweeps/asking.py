@@ -22,6 +22,7 @@ USUAL_MINUTES = 5
 USUAL_POLICIES = ("stated", "fifo")
 USUAL_SEEDS = 3
 # A policy that goes by money needs prices, which a trace does not have.
+NONE_COUNTS = "no job came in the time that counts; enter more hours"
 OFFERED: Mapping[str, str] = {name: meaning for name, (_, meaning) in POLICIES.items() if not name.startswith("cost")}
 
 Faults = dict[str, list[str]]
@@ -98,8 +99,11 @@ def knees_told(rows: Sequence[Row], asked: Asked) -> list[str]:
     found = []
     for name in asked.policies:
         own = [row for row in rows if row.policy == name]
+        knee = knee_of(own, asked.axis)
         if all(row.value != easiest for row in own):
             found.append(f"{name}: unknown: {value_told(easiest, asked.axis)} was not simulated")
+        elif knee.unknown and own[0].is_complete:
+            found.append(f"{name}: unknown: {NONE_COUNTS}")
         else:
-            found.append(knee_text(name, knee_of(own, asked.axis), asked.axis))
+            found.append(knee_text(name, knee, asked.axis))
     return found

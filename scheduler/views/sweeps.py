@@ -22,7 +22,7 @@ from scheduler.services.forecasts.what_ifs import may_ask, must_ask
 from scheduler.tasks import sweep
 from scheduler.whatifs.forms import SweepForm
 from scheduler.whatifs.lists import SWEEPS
-from scheduler.whatifs.sweeps import CHARTS, chart_of, file_of, knees, rows_told, table_told
+from scheduler.whatifs.sweeps import CHARTS, chart_of, failed_told, file_of, knees, rows_told, table_told
 
 
 @require_safe
@@ -78,7 +78,7 @@ def sweep_page(request: HttpRequest, public_id: str) -> HttpResponse:
     if found.results:
         rows = rows_told(found)
         charts = [(name, chart_of(name, found, rows), reverse("sweep-chart", args=[public_id, name])) for name in CHARTS]
-        context |= {"knees": knees(found, rows), "charts": charts, "titles": CHARTS, **table_told(found, rows)}
+        context |= {"knees": knees(found, rows), "failed": failed_told(found), "charts": charts, "titles": CHARTS, **table_told(found, rows)}
     return render(request, "scheduler/sweep.html", context)
 
 

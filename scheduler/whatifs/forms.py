@@ -252,7 +252,7 @@ class SweepForm(forms.Form):
     exact = forms.BooleanField(
         label="Exact",
         required=False,
-        help_text="A plan whenever something happens. Else plans are up to a tenth of the mean run time apart, at most 5 minutes: much faster.",
+        help_text="A plan whenever something happens. Else plans are a tenth of the mean run time apart, from 10 s to 5 minutes: much faster.",
     )
 
     def __init__(self, data: Any, *, traces: Iterable[tuple[str, str]], initial: Mapping[str, Any]) -> None:

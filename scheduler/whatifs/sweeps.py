@@ -37,6 +37,12 @@ def rows_told(found: Sweep) -> list[Row]:
     return rows_of(results_of(found), found.terms.get("gpu_types", ()))
 
 
+def failed_told(found: Sweep) -> str:
+    """How many points failed, and the first fault."""
+    faults = [result["error"] for result in results_of(found).values() if "error" in result]
+    return f"{len(faults)} of {found.played} simulations failed. The first: {faults[0]}" if faults else ""
+
+
 def knees(found: Sweep, rows: Sequence[Row]) -> list[str]:
     return knees_told(rows, asked_of(found))
 

@@ -18,6 +18,7 @@ from gpufleet.core.audit import audit_record
 from gpufleet.core.faults import Conflict
 from gpufleet.core.ids import public_id
 from gpufleet.core.live.feed import feed_publish
+from gpufleet.core.templatetags.shell import plural
 from quotas.permissions import Access
 from scheduler.engine.model.values import Scenario
 from scheduler.models import GOING_ON, LOST, LOST_AFTER, ReplayState, Sweep, Trace
@@ -136,10 +137,15 @@ def _run(sweep: Sweep, clock: Callable[[], datetime]) -> str:
             if not _save(sweep, clock(), more=len(sweep.results) > before):
                 return str(ReplayState.CANCELLED)
         died = next((program.code for program in programs if not program.is_on and program.code), 0)
-    if not sweep.results:
-        fault = f"Its process was ended by signal {-died}." if died < 0 else f"Its process ended with status {died}." if died else NOTHING_IN_TIME
-        return _end(sweep, ReplayState.FAILED, clock(), fault=fault)
+    if died or not sweep.results:
+        return _end(sweep, ReplayState.FAILED, clock(), fault=_died(died, len(sweep.results)) if died else NOTHING_IN_TIME)
     return _end(sweep, ReplayState.DONE, clock())
+
+
+def _died(code: int, played: int) -> str:
+    how = f"was ended by signal {-code}" if code < 0 else f"ended with status {code}"
+    after = f" after {plural(played, 'simulation')}" if played else ""
+    return f"A process of it {how}{after}. If memory was short, enter fewer hours or lower arrival rates."
 
 
 def _shares(points: Sequence[Point]) -> list[Sequence[Point]]:

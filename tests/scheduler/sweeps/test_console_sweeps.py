@@ -24,7 +24,7 @@ from scheduler.services.forecasts import sweeps
 from scheduler.services.forecasts.plays import Program
 from scheduler.services.forecasts.sweeps import asked_of, results_of, sweep_ask, sweep_cancel, sweep_run
 from scheduler.services.forecasts.traces import trace_add, trace_remove
-from scheduler.sweeps.asking import OFFERED, Asked, asked_faults, knees_told, values_of
+from scheduler.sweeps.asking import NONE_COUNTS, OFFERED, Asked, asked_faults, knees_told, values_of
 from scheduler.sweeps.points import SweepError
 from scheduler.sweeps.telling import rows_of
 from scheduler.traces.rows import File
@@ -269,7 +269,35 @@ def test_a_program_that_dies_is_told(personas: Personas, trace: Trace, monkeypat
     monkeypatch.setattr(sweeps, "Program", Killed)
     asked = begun(personas, trace)
     assert sweep_run(key=asked.pk, clock=clock) == "failed"
-    assert Sweep.objects.get(pk=asked.pk).fault == "Its process was ended by signal 9."
+    assert Sweep.objects.get(pk=asked.pk).fault.startswith("A process of it was ended by signal 9. If memory was short")
+
+
+@pytest.mark.django_db
+def test_a_program_that_dies_after_a_point_fails_the_sweep_and_the_point_is_shown(
+    personas: Personas, trace: Trace, client: Client, monkeypatch: pytest.MonkeyPatch
+):
+    class Killed(Program):
+        """Tells a point that failed, and is gone."""
+
+        def messages(self, wait: float = 0.25) -> Iterator[dict[str, Any]]:
+            self._process.kill()
+            self._ended = True
+            yield {"point": 0, "result": {"state": "failed", "error": "ValueError: none (file.py:1)"}}
+
+    monkeypatch.setattr(sweeps, "Program", Killed)
+    asked = begun(personas, trace)
+    assert sweep_run(key=asked.pk, clock=clock) == "failed"
+    client.force_login(personas.users["operator"])
+    page = client.get(f"/what-if/sweeps/{asked.public_id}/").content.decode()
+    assert "signal 9 after 1 simulation." in page and "1 of 1 simulations failed. The first: ValueError: none (file.py:1)" in page
+
+
+@pytest.mark.django_db
+def test_a_point_in_whose_time_nobody_came_says_to_enter_more_hours(personas: Personas, trace: Trace):
+    row = made.POINT | {"figures": made.POINT["figures"] | {"wait_s": None}}  # type: ignore[operator]
+    asked = Asked("load", LOADS, ("stated",), 1)
+
+    assert knees_told(rows_of(dict.fromkeys(asked.points, row), [made.TYPE]), asked) == [f"stated: unknown: {NONE_COUNTS}"]
 
 
 def test_a_program_ends_with_the_worker_that_began_it(tmp_path: Path):
