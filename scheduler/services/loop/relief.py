@@ -130,20 +130,16 @@ def relief_look(*, snapshot: Snapshot, plan: Plan, silent: Collection[int], now:
 def _look(rows: list[Relief], rule: ReliefRule, snapshot: Snapshot, plan: Plan, silent: Collection[int], now: datetime) -> Look:
     named = sorted({*(row.job.public_id for row in rows), *(name for row in rows for name in row.beside)})
     unseen = {name for name, cluster in CLUSTERS_OF(named) if cluster in silent} if silent else set()
-    answers = yielding(snapshot.scenario, [_asked(row, rule, unseen, snapshot.scenario.now, now) for row in rows])
+    answers = yielding(snapshot.scenario, [_asked(row, rule, unseen, now) for row in rows], plan.decisions)
     found = tuple(zip(rows, answers, strict=True))
-    # Whom the plan itself moves, evicts or shrinks is somewhere else by the next one.
-    changed = {decision.job for decision in plan.decisions}
-    due = [(row, one) for row, one in found if one.job is not None and one.at <= snapshot.scenario.now and one.job not in changed]
-    return Look(found, tuple(_decision(row, one, snapshot, now) for row, one in due))
+    return Look(found, tuple(_decision(row, one, snapshot, now) for row, one in found if one.goes))
 
 
-def _asked(row: Relief, rule: ReliefRule, unseen: Collection[str], instant: int, now: datetime) -> Asked:
+def _asked(row: Relief, rule: ReliefRule, unseen: Collection[str], now: datetime) -> Asked:
     """By a reading that does not count nobody gives way in this plan; who would be next is told all the same."""
     counts = timedelta(0) <= now - row.read_at <= FRESH and row.latency_ms > row.objective_ms
-    at = max(millis(_due(row, rule)), instant if counts else instant + 1)
     silent = frozenset(row.beside) if row.job.public_id in unseen else frozenset(row.beside) & frozenset(unseen)
-    return Asked(row.job.public_id, tuple(row.beside), at, silent)
+    return Asked(row.job.public_id, tuple(row.beside), millis(_due(row, rule)), silent, counts)
 
 
 def _due(row: Relief, rule: ReliefRule) -> datetime:

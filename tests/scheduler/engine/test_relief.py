@@ -3,8 +3,10 @@
 import pytest
 
 from scheduler.engine.cycle import make_plan
+from scheduler.engine.model.plan import Decision
+from scheduler.engine.model.reasons import reason
 from scheduler.engine.model.values import CLASSES
-from scheduler.engine.relief import REFUSALS, Relief, yielding
+from scheduler.engine.relief import REFUSALS, Relief, Yields, yielding
 from scheduler.engine.state.state import Kept
 from scheduler.scenarios.reading import parse
 from scheduler.scenarios.spelling import spelt
@@ -87,6 +89,44 @@ def test_of_another_team_only_borrowed_work_is_evicted_or_what_finds_another_pla
     assert asked(full, quotas=[quota("q", 10), quota("r", 6)], beside=("train",)).refused == (("train", "guarantee"),)
 
 
+def test_what_is_inside_its_guarantee_goes_alone_and_beside_a_plan_that_gives_nobody_a_place():
+    quotas = [quota("q", 4), quota("r", 12)]
+    more = {**running("more", [at("n2", 0, 1)]), "class": "inference"}
+    jobs = [service(), more, running("one", [at("n0", 2, 3, 4)], "r"), running("two", [at("n2", 2, 3, 4)], "r")]
+    room = running("room", [at("n1", 0, 1, 2, 3)], "r", preemptible=False)
+    scenario = parse(scene([node(f"n{number}") for number in range(3)], quotas, [*jobs, room]))
+    asks = [Relief("svc", ("one",), NOW_MS), Relief("more", ("two",), NOW_MS)]
+
+    assert [(one.job, one.guaranteed, one.goes) for one in yielding(scenario, asks)] == [("one", True, True), ("two", True, False)]
+    assert [one.goes for one in yielding(scenario, asks[1:])] == [True], "both count on the same GPUs of n1"
+    waits = parse(scene([node(f"n{number}") for number in range(3)], quotas, [*jobs, room, job("waits", "r", gpus=1)]))
+    plan = make_plan(waits)
+    assert [one.action for one in plan.decisions] == ["start"]
+    assert [(one.job, one.goes) for one in yielding(waits, asks, plan.decisions)] == [("one", False), ("two", False)]
+    left = [*jobs[:2], {**jobs[2], "state": "stopping", "until": 20}, jobs[3], room]
+    (_, two) = yielding(parse(scene([node(f"n{number}") for number in range(3)], quotas, left)), asks)
+    assert (two.job, two.goes) == ("two", False), "the place of the one that leaves is not taken yet"
+    own = parse(scene([node("n0")], OWN, [service(), running("train", [at("n0", 2)]), job("waits", gpus=1)]))
+    (found,) = yielding(own, [Relief("svc", ("train",), NOW_MS)], make_plan(own).decisions)
+    assert (found.job, found.guaranteed, found.goes) == ("train", False, True), "to which no other place was promised"
+
+
+@pytest.mark.parametrize("changed", ["svc", "train"])
+def test_nobody_gives_way_where_the_plan_changes_the_service_or_the_job_itself(changed):
+    scenario = parse(scene([node("n0")], OWN, [service(), running("train", [at("n0", 2)])]))
+    moves = Decision("move", reason("consolidate", "a test"), changed)
+    (found,) = yielding(scenario, [Relief("svc", ("train",), NOW_MS)], [moves])
+
+    assert (found.job, found.at, found.goes) == ("train", NOW_MS, False)
+
+
+def test_by_a_reading_that_does_not_count_nobody_goes_and_the_time_told_stays():
+    scenario = parse(scene([node("n0")], OWN, [service(), running("train", [at("n0", 2)])]))
+    (found,) = yielding(scenario, [Relief("svc", ("train",), NOW_MS - 1000, counts=False)])
+
+    assert (found.job, found.at, found.goes) == ("train", NOW_MS - 1000, False)
+
+
 def test_the_rule_of_reclaim_protects_it_where_they_are_of_two_teams():
     quotas = [quota("q", 2, preempt_min_runtime_s=900), quota("r", 0, reclaim_min_runtime_s=100)]
 
@@ -113,7 +153,7 @@ def test_who_is_out_of_reach_or_gone_does_not_give_way():
     jobs = [service(), running("train", [at("n0", 2)]), job("waits", gpus=8)]
 
     assert asked(jobs, silent=["train"]).refused == (("train", "silent"),)
-    assert asked(jobs, beside=("waits", "nobody")) == ("svc", None, 0, 0, ())
+    assert asked(jobs, beside=("waits", "nobody")) == Yields("svc")
 
 
 def test_one_job_gives_way_once_for_two_services():
