@@ -11,7 +11,7 @@ from gpufleet.core.templatetags.shell import plural
 from scheduler.jobs.stored import least_of, most_of, roles_of, wanted_of
 from scheduler.models import HOLDING, BesideHow, JobState, Outlook, Placement
 
-# A job that came to the node of a service so shortly before the breach may be its cause; one that has stood there all along is none.
+# A job that came to the node of a service so shortly before the breach, or in it, may be its cause; one that has stood there all along is none.
 NEW = timedelta(minutes=30)
 NAMED = 3
 
@@ -79,7 +79,7 @@ def _capacity(level: ServiceLevel) -> Cause | None:
 
 
 def _beside(levels: Mapping[int, ServiceLevel], since: Mapping[int, datetime]) -> dict[int, Cause]:
-    """Others on the same GPUs, then others that came to the same nodes just before."""
+    """Others on the same GPUs, then others that came to the same nodes just before, or while the breach lasts."""
     open_ones = Placement.objects.filter(until__isnull=True)
     mine = list(open_ones.filter(job__among=sorted(levels)).order_by("node__name", "pk").values_list("job_id", "node_id", "node__name", "gpu_id"))
     gpus: dict[int, set[int]] = defaultdict(set)
@@ -100,11 +100,11 @@ def _beside(levels: Mapping[int, ServiceLevel], since: Mapping[int, datetime]) -
         if sharing:
             found[job] = _co_tenant(sharing, BesideHow.SHARES, "shares its GPUs", "share its GPUs")
             continue
-        came = {name for node in here for other, name, _, at in others[node] if other != job and since[job] - NEW <= at <= since[job]}
+        came = {name: at for node in here for other, name, _, at in others[node] if other != job and at >= since[job] - NEW}
         if came:
             minutes = int(NEW.total_seconds()) // 60
-            when = f"within {minutes} minutes before"
-            found[job] = _co_tenant(came, BesideHow.CAME, f"came to its node {when}", f"came to its nodes {when}")
+            when = f"within {minutes} minutes before" + (" or while it was slow" if max(came.values()) > since[job] else "")
+            found[job] = _co_tenant(came.keys(), BesideHow.CAME, f"came to its node {when}", f"came to its nodes {when}")
     return found
 
 

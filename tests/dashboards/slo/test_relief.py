@@ -180,6 +180,22 @@ def test_one_at_a_time_and_not_beside_it_again_until_the_cool_down_is_over(answe
     assert world.nodes(first) == {"n-a"}
 
 
+def test_a_job_that_comes_while_the_breach_lasts_is_a_cause_too(answers: Answers) -> None:
+    world = World(answers)
+    world.train("first")
+    breached(world)
+    world.lasts(2)
+    late = world.train("late")
+    world.step()
+
+    assert evicted() == ["first"]
+    assert (world.relief.beside, world.relief.next_job) == ([late.public_id], late.public_id)
+    said = f"{late.public_id} came to its node within 30 minutes before or while it was slow."
+    assert ServiceBreach.objects.get(until__isnull=True).said == said
+    world.lasts(3)
+    assert evicted() == ["first", "late"]
+
+
 def test_without_the_rule_nobody_is_evicted(answers: Answers) -> None:
     world = World(answers)
     world.train()
