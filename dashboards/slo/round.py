@@ -24,7 +24,7 @@ from scheduler.models import ENDED, JobState
 from scheduler.notify.outgoing import Rules
 from scheduler.services.jobs.scaling import replicas_follow
 from scheduler.services.loop.lease import lease_want
-from scheduler.services.loop.relief import Report, reliefs_end, reliefs_report
+from scheduler.services.loop.relief import Report, reliefs_report
 
 TURN = "services"
 PACE = timedelta(seconds=10)  # beat asks each fifteen seconds
@@ -65,9 +65,9 @@ def services_round(*, now: datetime, rules: Rules | None = None) -> int:
         replicas = replicas_of([level.job_id for level in levels]) if levels else {}
         for level in levels:
             _take(level, told[level.pk][1], replicas.get(level.job_id, 0), now)
+        _keep(levels, now)
         wants_plan = _judge(levels, now)
         objects_update(levels, READ)
-        _keep(levels, now)
         if wants_plan:
             lease_want()
     # What was read in this round, and of services that follow it: never what an earlier one said.
@@ -97,7 +97,7 @@ def _keep(levels: Sequence[ServiceLevel], now: datetime) -> None:
     at = minute_of(now)
     there = {row.job_id: row for row in ServiceSample.objects.filter(at=at, job__among=sorted(level.job_id for level in levels))} if levels else {}
     new = []
-    for level in levels:
+    for level in sorted(levels, key=lambda level: level.job_id):
         values = [getattr(level, name) for name in SAMPLED]
         if row := there.get(level.job_id):
             latencies = [one for one in (row.latency_ms, level.latency_ms) if one is not None]
@@ -135,10 +135,12 @@ def _judge(levels: Sequence[ServiceLevel], now: datetime) -> bool:
     found = causes_of({job: by_job[job] for job in going_on}, {job: one.since for job, one in going_on.items()}) if going_on else {}
     for job, cause in found.items():
         _explain(going_on[job], cause)
-    wants_plan = _relieve(by_job, found, [one.job_id for one in open_ones.values() if one.until is not None], now)
     objects_update(list(open_ones.values()), JUDGED)
-    rows_insert(ServiceBreach, ("job_id", "since", "objective_ms", *JUDGED), [_row(one) for one in begun.values()])
-    _tell(by_job, begun, [one for one in open_ones.values() if one.until is not None], found, now)
+    rows_insert(ServiceBreach, ("job_id", "since", "objective_ms", *JUDGED), [_row(begun[job]) for job in sorted(begun)])
+    over = [one for one in open_ones.values() if one.until is not None]
+    # Behind all rows that name a job, and before the feed: a tick locks these in that order.
+    wants_plan = _relieve(by_job, found, [one.job_id for one in over], now)
+    _tell(by_job, begun, over, found, now)
     return wants_plan
 
 
@@ -149,8 +151,7 @@ def _relieve(levels: Mapping[int, ServiceLevel], causes: Mapping[int, Cause], ov
         for job, cause in causes.items()
         if (level := levels[job]).latency_ms is not None
     ]
-    wanted = bool(reports) and reliefs_report(reports=reports, now=now)
-    return reliefs_end(jobs=over, now=now) or wanted
+    return reliefs_report(reports=reports, over=over, now=now)
 
 
 def _row(one: ServiceBreach) -> list[object]:

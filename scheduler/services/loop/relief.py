@@ -4,6 +4,9 @@ Whoever reads service levels reports here what each reading says (`reliefs_repor
 way, adds that eviction to its plan (`relief_look`, `relief_confirm`), and writes down what came of it in the transaction that carries the plan out
 (`relief_write`). So one leader decides, a newer one fences it, and a job that has moved on since the snapshot is left alone.
 Nobody gives way by a reading that is not of now, in a cluster that does not answer, or without the fleet-wide rule.
+
+Locks are taken in one order by all three that write here, a round over services, a change of a service level, and a tick that carries its plan out:
+jobs (a new row that names one locks it, too, once it is checked), rows of relief by their keys, those of who gave way, the feed, the lease.
 """
 
 import logging
@@ -12,13 +15,16 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from django.db import connection
+
+from gpufleet.core.bulk import objects_update
 from gpufleet.core.live.news import News
 from gpufleet.core.prepared import Prepared
 from gpufleet.core.times import millis
 from scheduler.engine.model.plan import Decision, Plan
 from scheduler.engine.model.reasons import reason
+from scheduler.engine.relief import LEAVING, STARTING, Yields, yielding
 from scheduler.engine.relief import Relief as Asked
-from scheduler.engine.relief import Yields, yielding
 from scheduler.loop.policy import ReliefRule, relief_now
 from scheduler.models import ENDED, BesideHow, Job, Placement, Relief, Relieved
 from scheduler.services.loop.steps import LOCKED
@@ -53,31 +59,41 @@ class Report:
     how: str = BesideHow.SHARES
 
 
-def reliefs_report(*, reports: Sequence[Report], now: datetime) -> bool:
-    """Take up what was read of services in a breach, in the caller's transaction. The time of a breach counts while co-tenants are its cause.
+def reliefs_report(*, reports: Sequence[Report], over: Collection[int] = (), now: datetime) -> bool:
+    """Take up what was read of services in a breach, in the caller's transaction. The time of a breach counts while co-tenants are its cause; of the
+    jobs `over` it has ended. As many queries however many there are.
 
-    Returns whether the caller has to ask for a plan, as its last write.
+    Returns whether the caller has to ask for a plan, as its last write. It writes no row that names a job for the first time behind this.
     """
+    if not reports and not over:
+        return False
     rule = relief_now()
-    if rule is None:
-        reports = [replace(one, beside=()) for one in reports]
-    known = {row.job_id: row for row in Relief.objects.select_for_update().filter(job__in=[one.job_id for one in reports]).order_by("pk")}
-    wanted = False
-    for one in reports:
-        row = known.get(one.job_id)
-        if row is None and not one.beside:
-            continue
-        row = row or Relief(job_id=one.job_id)
+    told = {one.job_id: one if rule is not None else replace(one, beside=()) for one in reports}
+    if rule is not None:
+        there = set(Relief.objects.filter(job__among=sorted(told)).values_list("job_id", flat=True))
+        new = [Relief(job_id=job, read_at=now, **_read(one)) for job, one in sorted(told.items()) if job not in there]
+        if new:
+            Relief.objects.bulk_create(new, ignore_conflicts=True)
+    if connection.vendor == "postgresql":
+        connection.check_constraints()  # what the caller wrote names jobs: they are locked now, and not by the commit
+    rows = list(Relief.objects.select_for_update().filter(job__among=sorted({*told, *over})).order_by("pk"))
+    wanted = _end([row for row in rows if row.job_id in over], now)
+    going_on = [row for row in rows if row.job_id in told and row.job_id not in over]
+    for row in going_on:
+        one = told[row.job_id]
         before = (row.since is None, row.beside, row.how)
         row.since = (row.since or now) if one.beside else None
-        row.read_at, row.figure, row.latency_ms, row.objective_ms = now, one.figure, one.latency_ms, one.objective_ms
-        row.beside, row.how = sorted(one.beside), one.how
-        if not one.beside:
-            row.next_job, row.next_at, row.refused = "", None, {}
-        row.save()
+        row.read_at, row.beside, row.how = now, sorted(one.beside), one.how
+        for name, value in (_read(one) | ({} if (row.since is None, row.beside, row.how) == before else NOBODY)).items():
+            setattr(row, name, value)
         is_due = rule is not None and row.since is not None and _due(row, rule) <= now
         wanted = wanted or is_due or (row.since is None, row.beside, row.how) != before
+    objects_update(going_on, ("since", "read_at", "figure", "latency_ms", "objective_ms", "beside", "how", *NOBODY))
     return wanted
+
+
+def _read(one: Report) -> dict[str, Any]:
+    return {"figure": one.figure, "latency_ms": one.latency_ms, "objective_ms": one.objective_ms}
 
 
 def reliefs_end(*, jobs: Collection[int], now: datetime) -> bool:
@@ -85,12 +101,19 @@ def reliefs_end(*, jobs: Collection[int], now: datetime) -> bool:
 
     Returns whether the caller has to ask for a plan, as its last write.
     """
-    if not jobs or not Relief.objects.filter(job__in=jobs).exists():
+    return _end(list(Relief.objects.select_for_update().filter(job__among=sorted(jobs)).order_by("pk")), now) if jobs else False
+
+
+def _end(rows: Sequence[Relief], now: datetime) -> bool:
+    if not rows:
         return False
-    rule = relief_now()
-    rows = Relief.objects.filter(job__in=jobs)
-    rows.update(since=None, beside=[], **NOBODY)
-    Relieved.objects.filter(service__in=jobs, until__isnull=True).update(until=now + (rule or ReliefRule()).apart)
+    for row in rows:
+        row.since, row.beside = None, []
+        for name, value in NOBODY.items():
+            setattr(row, name, value)
+    objects_update(rows, ("since", "beside", *NOBODY))
+    apart = (relief_now() or ReliefRule()).apart
+    Relieved.objects.filter(service__among=sorted(row.job_id for row in rows), until__isnull=True).update(until=now + apart)
     return True
 
 
@@ -128,6 +151,8 @@ def relief_look(*, snapshot: Snapshot, plan: Plan, silent: Collection[int], now:
 
 
 def _look(rows: list[Relief], rule: ReliefRule, snapshot: Snapshot, plan: Plan, silent: Collection[int], now: datetime) -> Look:
+    if not any(_is_asked(row, rule, now) for row in rows):
+        return NOTHING
     named = sorted({*(row.job.public_id for row in rows), *(name for row in rows for name in row.beside)})
     unseen = {name for name, cluster in CLUSTERS_OF(named) if cluster in silent} if silent else set()
     answers = yielding(snapshot.scenario, [_asked(row, rule, unseen, now) for row in rows], plan.decisions)
@@ -135,11 +160,21 @@ def _look(rows: list[Relief], rule: ReliefRule, snapshot: Snapshot, plan: Plan, 
     return Look(found, tuple(_decision(row, one, snapshot, now) for row, one in found if one.goes))
 
 
+def _is_asked(row: Relief, rule: ReliefRule, now: datetime) -> bool:
+    """Whether the engine has to look: somebody may go now, or what was told of who goes next is not so any more. Else that stays."""
+    soon = {LEAVING, STARTING} & set(row.refused.values())
+    is_told = (bool(row.refused) and not soon) or bool(row.next_job)
+    return bool(row.beside) and (not is_told or (_due(row, rule) <= now and _counts(row, now)))
+
+
+def _counts(row: Relief, now: datetime) -> bool:
+    return timedelta(0) <= now - row.read_at <= FRESH and row.latency_ms > row.objective_ms
+
+
 def _asked(row: Relief, rule: ReliefRule, unseen: Collection[str], now: datetime) -> Asked:
     """By a reading that does not count nobody gives way in this plan; who would be next is told all the same."""
-    counts = timedelta(0) <= now - row.read_at <= FRESH and row.latency_ms > row.objective_ms
     silent = frozenset(row.beside) if row.job.public_id in unseen else frozenset(row.beside) & frozenset(unseen)
-    return Asked(row.job.public_id, tuple(row.beside), millis(_due(row, rule)), silent, counts)
+    return Asked(row.job.public_id, tuple(row.beside), millis(_due(row, rule)), silent, _counts(row, now))
 
 
 def _due(row: Relief, rule: ReliefRule) -> datetime:
@@ -159,11 +194,12 @@ def _decision(row: Relief, answer: Yields, snapshot: Snapshot, now: datetime) ->
 def relief_confirm(*, look: Look, plan: Plan) -> Look:
     """What still holds of it, in the transaction that carries the plan out: a service level that was changed meanwhile is judged anew.
 
-    Jobs are locked first, as everywhere: whoever changes a service level holds its job.
+    Jobs are locked first, as everywhere: those of the plan, and the services, of which `relief_write` makes rows. Whoever changes a service level
+    holds its job.
     """
-    if not look.decisions:
+    if not look.found:
         return look
-    names = {decision.job for decision in (*plan.decisions, *look.decisions) if decision.job is not None}
+    names = {decision.job for decision in (*plan.decisions, *look.decisions) if decision.job is not None} | {one.service for _, one in look.found}
     list(LOCKED(sorted(Job.objects.filter(public_id__in=names).values_list("pk", flat=True))))
     fresh = {row.pk: row for row in Relief.objects.select_for_update().filter(pk__in=[row.pk for row, _ in look.found]).order_by("pk")}
     found = tuple((fresh[row.pk], one) for row, one in look.found if row.pk in fresh and _is_same(row, fresh[row.pk]))
@@ -172,7 +208,7 @@ def relief_confirm(*, look: Look, plan: Plan) -> Look:
 
 
 def _is_same(before: Relief, row: Relief) -> bool:
-    return (before.since, before.objective_ms, before.evicted_at) == (row.since, row.objective_ms, row.evicted_at)
+    return all(getattr(before, name) == getattr(row, name) for name in ("since", "objective_ms", "evicted_at", "beside", "how"))
 
 
 def relief_write(*, look: Look, done: Iterable[Decision], plan_id: int | None, news: News, now: datetime) -> None:

@@ -21,6 +21,7 @@ from gpufleet.core.audit import Actor
 from quotas.models import QuotaNode, QuotaShare, ReliefChoice
 from quotas.permissions import Access, Can, Grant
 from scheduler.engine.cycle import make_plan
+from scheduler.engine.relief import yielding
 from scheduler.loop.policy import ReliefRule, relief_rule
 from scheduler.models import HOLDING, Cluster, Job, JobState, PlanRecord, Relief, Relieved
 from scheduler.scenarios.reading import parse
@@ -287,6 +288,61 @@ def test_a_level_that_changes_between_look_and_write_keeps_the_job(answers: Answ
     world.step()
     assert (evicted(), state(job)) == ([], JobState.RUNNING)
     assert (world.relief.since, world.relief.next_job) == (None, "")
+
+
+def test_what_a_round_reads_between_look_and_write_stays(answers: Answers, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(answers)
+    world.train()
+    look = tick.relief_look
+
+    def looked(**how: Any) -> Any:
+        found = look(**how)
+        if found.found:
+            report = relief.Report(world.service.pk, "p99 latency", 420, 300, ("j-99",))
+            relief.reliefs_report(reports=[report], now=world.now)
+        return found
+
+    monkeypatch.setattr(tick, "relief_look", looked)
+    breached(world)
+    assert (world.relief.beside, world.relief.next_job, world.relief.refused) == (["j-99"], "", {})
+
+
+def test_the_engine_is_asked_only_for_what_is_due_or_was_not_told(answers: Answers, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(answers)
+    world.train()
+    asked = []
+    monkeypatch.setattr(relief, "yielding", lambda *given: asked.append(world.now) or yielding(*given))
+    breached(world)
+    told = world.relief.next_job, world.relief.next_at
+    world.lasts(1.5)
+    world.tick(force=True)
+    assert len(asked) == 1
+    assert (world.relief.next_job, world.relief.next_at) == told
+
+    late = world.train("late")
+    world.step()
+    assert len(asked) == 2, "another one came"
+    assert world.relief.next_job == late.public_id
+    world.after(minutes=5).tick(force=True)
+    assert len(asked) == 2, "by an old reading nobody goes"
+    world.step()
+    assert (len(asked), evicted()) == (3, ["late"])
+
+
+def test_many_services_are_reported_in_as_many_queries_as_one(answers: Answers) -> None:
+    world = World(answers)
+    jobs = [world.service, *(submit(world.team, gpus=1, name=f"more-{number}") for number in range(5))]
+
+    def asked(count: int, latency: float) -> int:
+        reports = [relief.Report(job.pk, "p99 latency", latency, 300, ("j-99",)) for job in jobs[:count]]
+        with CaptureQueriesContext(connection) as queries:
+            relief.reliefs_report(reports=reports, over=[jobs[-1].pk], now=world.now)
+        return len(queries)
+
+    asked(1, 400)
+    assert asked(5, 400) == asked(1, 400) + 1, "new rows are one statement"
+    assert asked(5, 410) == asked(1, 410)
+    assert Relief.objects.filter(latency_ms=410, beside=["j-99"]).count() == 5
 
 
 def test_two_workers_at_once_evict_once(answers: Answers) -> None:
