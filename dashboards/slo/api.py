@@ -48,9 +48,9 @@ class ServiceApartOut(Schema):
 class ServiceReliefOut(Schema):
     """What the scheduler does next about a breach because of co-tenants."""
 
-    state: Literal["off", "next", "stays", "looking"] = Field(
+    state: Literal["off", "next", "stays", "gone", "looking"] = Field(
         description="`off`: the fleet-wide rule `relief` asks for nothing; `next`: a job is evicted if the breach lasts; `stays`: no job can be; "
-        "`looking`: it is not known yet.",
+        "`gone`: no co-tenant is left; `looking`: it is not known yet.",
         examples=["next"],
     )
     job: str | None = Field(description="The job that is evicted next; null to readers who may not see it.", examples=["j-17"])

@@ -30,8 +30,8 @@ STAYS = {
 
 @dataclass(frozen=True, slots=True)
 class Next:
-    """`state`: `off` (the fleet-wide rule asks for nothing), `next` (a job is evicted at `at`, if the breach lasts), `stays` (no job can be) or
-    `looking` (the scheduler has not looked yet). `name` is empty where the reader may not know the job."""
+    """`state`: `off` (the fleet-wide rule asks for nothing), `next` (a job is evicted at `at`, if the breach lasts), `stays` (no job can be),
+    `gone` (none is left beside it) or `looking` (the scheduler has not looked yet). `name` is empty where the reader may not know the job."""
 
     state: str
     name: str = ""
@@ -83,8 +83,10 @@ def relief_names(row: Relief | None, done: Sequence[Relieved]) -> list[str]:
 def next_told(row: Relief | None, discretion: Discretion) -> Next:
     if relief_now() is None:
         return Next("off")
-    if row is None or row.since is None:
+    if row is None:
         return Next("looking")
+    if row.since is None:
+        return Next("gone")
     stays = tuple(_sentence(STAYS[code].format(discretion.text(name))) for name, code in sorted(row.refused.items()))
     if row.next_job:
         return Next("next", _known(row.next_job, discretion), row.next_at, stays)

@@ -260,6 +260,15 @@ def test_what_comes_next_names_only_whom_the_reader_may_see(personas: Personas, 
     assert f'If the breach lasts, <a href="/jobs/{other.public_id}/">{other.public_id}</a> is evicted at' in page(personas.client("operator"), job)
 
 
+def test_a_breach_that_goes_on_without_co_tenants_says_so(personas: Personas, job: Job) -> None:
+    co_tenants(job, builders.job("train", on=job.quota), since=None, beside=[])
+
+    assert "No co-tenant is left beside it: no job is evicted." in page(personas.client("viewer"), job)
+    assert send(personas.client("viewer"), "GET", job).json()["relief"]["state"] == "gone"
+    Relief.objects.all().delete()
+    assert send(personas.client("viewer"), "GET", job).json()["relief"]["state"] == "looking"
+
+
 @pytest.mark.parametrize("code", REFUSALS)
 def test_why_a_co_tenant_stays_is_a_sentence(personas: Personas, job: Job, code: str) -> None:
     other = builders.job("train", state=JobState.RUNNING, on=job.quota)
