@@ -23,13 +23,13 @@ JOBS: Prepared[tuple[Any, ...]] = Prepared(
     )
 )
 # Jobs that gave way for services, and stay away.
-AWAY: Prepared[tuple[int, str, int, str, str | None, str, float, int]] = Prepared(
+AWAY: Prepared[tuple[int, str, int, str, str | None, float, int]] = Prepared(
     lambda at: (
         Relieved.objects.filter(Q(until__isnull=True) | Q(until__gt=at))
         .exclude(service__state__in=ENDED)
         .exclude(job__state__in=ENDED)
         .order_by("id")
-        .values_list("service_id", "service__public_id", "job_id", "job__public_id", "job__template", "figure", "latency_ms", "objective_ms")
+        .values_list("service_id", "service__public_id", "job_id", "job__public_id", "job__template", "latency_ms", "objective_ms")
     )
 )
 
@@ -57,7 +57,7 @@ def neighbours_now(*, learned: bool = True, away_at: datetime | None = None) -> 
     for _, _, _, name, template, *_ in away:
         apart += [pair._replace(other=name) for pair in of_template.get(template or "", ())]
     by_key = {pair[:3]: pair for pair in apart}
-    for service, service_name, job, name, _, figure, latency, allowed in away:
+    for service, service_name, job, name, _, latency, allowed in away:
         tenants |= {service: service_name, job: name}
-        by_key[service_name, name, "node"] = Apart(service_name, name, "node", figure, round(latency), allowed, measured=True)
+        by_key[service_name, name, "node"] = Apart(service_name, name, "node", "latency", round(latency), allowed, measured=True)
     return Neighbours(tuple(sorted(by_key.values())), {key: tenant for key, tenant in tenants.items() if tenant})

@@ -34,7 +34,7 @@ from scheduler.snapshots import Snapshot
 FRESH = timedelta(seconds=45)
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 NOBODY: dict[str, Any] = {"next_job": "", "next_at": None, "refused": {}}
-HOW = {BesideHow.SHARES: "co-tenant by shared GPUs", BesideHow.CAME: "co-tenant that came shortly before"}
+HOW = {BesideHow.SHARES: "co-tenant by shared GPUs", BesideHow.CAME: "co-tenant new on its nodes"}
 OPEN: Prepared[Relief] = Prepared(
     lambda: Relief.objects.filter(since__isnull=False).exclude(job__state__in=ENDED).order_by("since", "id").select_related("job")
 )
@@ -184,10 +184,11 @@ def _due(row: Relief, rule: ReliefRule) -> datetime:
 
 
 def _decision(row: Relief, answer: Yields, snapshot: Snapshot, now: datetime) -> Decision:
+    """Its reason is read by teams that may not see the service, so it names no more of that than its id, which is left out for them."""
     assert row.since is not None, "its breach goes on"
     grace = next(job.kind.grace_ms for job in snapshot.scenario.jobs if job.name == answer.job)
-    breach = f"{row.figure} {row.latency_ms:,.0f} ms over {row.objective_ms:,} ms for {(now - row.since) // timedelta(minutes=1)} min"
-    detail = f"evicted to relieve service {row.job.public_id}: {breach}, {HOW[BesideHow(row.how)]}"
+    breach = f"latency {row.latency_ms:,.0f} ms over {row.objective_ms:,} ms for {(now - row.since) // timedelta(minutes=1)} min"
+    detail = f"evicted for {row.job.public_id}, a service: {breach}, {HOW[BesideHow(row.how)]}"
     return Decision("evict", reason("relief", detail), answer.job, row.job.public_id, grace_ms=grace)
 
 

@@ -25,6 +25,7 @@ from scheduler.engine.relief import yielding
 from scheduler.loop.policy import ReliefRule, relief_rule
 from scheduler.models import HOLDING, Cluster, Job, JobState, PlanRecord, Relief, Relieved
 from scheduler.scenarios.reading import parse
+from scheduler.selectors.discretion import Discretion
 from scheduler.services.jobs.jobs import job_stop
 from scheduler.services.loop import relief, tick
 from scheduler.services.loop.lease import TICK, lease_pause, lease_take, lease_want
@@ -136,7 +137,7 @@ def test_the_whole_way_of_a_relief(answers: Answers) -> None:
     assert evicted() == ["young"]
 
     event = young.events.get(to_state=JobState.CHECKPOINTING)
-    said = f"Evicted to relieve service {world.service.public_id}: p99 latency 420 ms over 300 ms for 2 min, co-tenant that came shortly before."
+    said = f"Evicted for {world.service.public_id}, a service: latency 420 ms over 300 ms for 2 min, co-tenant new on its nodes."
     assert event.cause == said
     assert (event.detail["code"], event.detail["action"], event.detail["for"]) == ("relief", "evict", world.service.public_id)
     record = PlanRecord.objects.get(pk=event.detail["plan"])
@@ -147,6 +148,22 @@ def test_the_whole_way_of_a_relief(answers: Answers) -> None:
 
     world.until(lambda: state(young) == JobState.RUNNING, step=15)
     assert world.nodes(young) == {"n-b"}, "not beside the service, where it stood"
+
+
+def test_to_another_team_it_says_no_more_than_that_there_is_a_service(answers: Answers) -> None:
+    world = World(answers)
+    ServiceLevel.objects.update(title="p99 of the secret model")
+    job = world.train()
+    breached(world)
+    world.lasts(2.75)
+    assert evicted() == ["train"]
+    event = job.events.get(to_state=JobState.CHECKPOINTING)
+    discretion = Discretion(Access(Actor(None, "Stranger", "system"), ()), [event.cause])
+    assert discretion.text(event.cause).startswith("Evicted for another job, a service: latency 420 ms over 300 ms for 2 min")
+    world.tick(force=True)
+    said = json.dumps([*PlanRecord.objects.values_list("decisions", flat=True), job.outlook.reasons, [event.cause, event.detail]])
+    assert "colocation" in said
+    assert "secret" not in said
 
 
 def test_one_at_a_time_and_not_beside_it_again_until_the_cool_down_is_over(answers: Answers) -> None:
@@ -160,7 +177,7 @@ def test_one_at_a_time_and_not_beside_it_again_until_the_cool_down_is_over(answe
     assert state(second) == JobState.PREEMPTED
     world.tick(force=True)
     (reason,) = [one for one in second.outlook.reasons if one["code"] == "colocation"]
-    assert reason["detail"] == f"beside service {world.service.public_id} on north/n-a, the service's p99 latency was 420 ms of 300 ms allowed"
+    assert reason["detail"] == f"beside service {world.service.public_id} on north/n-a, the service's latency was 420 ms of 300 ms allowed"
     assert world.relief.next_job == first.public_id
     assert world.relief.next_at == Relieved.objects.get().at + 3 * MINUTE
 
@@ -484,7 +501,7 @@ def test_the_page_and_the_api_tell_what_comes_before_it_happens(answers: Answers
     assert (done["job"], done["latency_ms"], done["objective_ms"], done["until"]) == (job.public_id, 420, 300, None)
 
     page = client.get(f"/jobs/{job.public_id}/").content.decode()
-    assert f"Evicted to relieve service {world.service.public_id}: p99 latency 420 ms over 300 ms" in page
+    assert f"Evicted for {world.service.public_id}, a service: latency 420 ms over 300 ms" in page
     assert "<code>relief</code>" in page
 
 
