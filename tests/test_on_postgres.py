@@ -24,6 +24,7 @@ PARTS = {
         "tests/scheduler/schedules",
         "tests/scheduler/test_job_api.py",
         "tests/scheduler/notices",
+        "tests/dashboards/slo/test_relief.py",
     ],
     "quotas": [
         "tests/quotas",

@@ -3,13 +3,14 @@
 import gzip
 import json
 import re
+import threading
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import Any
 from unittest import mock
 
 import pytest
-from django.db import connection
+from django.db import connection, transaction
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
@@ -521,3 +522,32 @@ def test_the_scenario_of_the_plan_makes_the_rest_of_the_plan_again(answers: Answ
     assert record.scenario is not None
     again = make_plan(parse(json.loads(gzip.decompress(bytes(record.scenario)))))
     assert [one for one in again.decisions if one.job == job.public_id] == []
+
+
+@pytest.mark.skipif(connection.vendor != "postgresql", reason="SQLite locks no rows")
+@pytest.mark.django_db(transaction=True)
+def test_a_round_and_a_tick_lock_in_one_order(answers: Answers) -> None:
+    """A tick that has locked the service's job goes on to its row of relief, though a round that writes of that job has begun."""
+    world = World(answers)
+    world.train()
+    breached(world)
+    told: list[str] = []
+
+    def report() -> None:
+        try:
+            world.after(minutes=2)
+            services_round(now=world.now, rules=LOCAL)
+            told.append("done")
+        except Exception as fault:
+            told.append(repr(fault))
+        finally:
+            connection.close()
+
+    thread = threading.Thread(target=report)
+    with transaction.atomic():
+        Job.objects.select_for_update().get(pk=world.service.pk)
+        thread.start()
+        thread.join(3)  # as far as it comes
+        Relief.objects.select_for_update().get()
+    thread.join(30)
+    assert told == ["done"]
