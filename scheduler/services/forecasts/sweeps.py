@@ -89,11 +89,10 @@ def asked_of(found: Sweep) -> Asked:
 
 
 def results_of(found: Sweep) -> dict[Point, Mapping[str, Any]]:
-    """In the order of the points, whichever was played first."""
-    axis = asked_of(found).axis
+    """In the order of seeds and values, whichever was played first."""
     played = {(policy, value, seed): result for policy, value, seed, result in found.results}
     points = sorted(asked_of(found).points, key=lambda point: (point.seed, point.value))
-    return {point: played[key] for point in points if (key := (point.policy, point.value, point.seed)) in played and point.axis == axis}
+    return {point: played[key] for point in points if (key := (point.policy, point.value, point.seed)) in played}
 
 
 def sweep_run(*, key: int, clock: Callable[[], datetime]) -> str | None:
