@@ -427,44 +427,67 @@ def xlsx_pieces(
             str(path),
             {"constant_memory": True, "tmpdir": folder, "strings_to_formulas": False, "strings_to_urls": False, "strings_to_numbers": False},
         )
+        whole = next(iter(reports.values()))
+        book.set_properties({"title": f"GPU costs, {period.title}", "comments": whole.standing})
+        printed = f"&L{_printed(f'GPU costs, {period.title}')}&R{_printed(whole.standing)}"
         styles = {
             "head": book.add_format({"bold": True, "bottom": 1}),
+            "number": book.add_format({"bold": True, "bottom": 1, "align": "right"}),
+            "total": book.add_format({"bold": True, "top": 1}),
+            "total money": book.add_format({"bold": True, "top": 1, "num_format": "#,##0.00"}),
+            "total hours": book.add_format({"bold": True, "top": 1, "num_format": "#,##0.000"}),
             "money": book.add_format({"num_format": "#,##0.00"}),
             "price": book.add_format({"num_format": "#,##0.00####"}),
             "hours": book.add_format({"num_format": "#,##0.000"}),
             "day": book.add_format({"num_format": "yyyy-mm-dd"}),
         }
         for name, report in reports.items():
-            _summary(book, name, report, currency, styles)
-        _lines_sheet(book, period_lines(access, period, told), currency, users, styles)
+            _summary(_sheet(book, name, printed), name, report, currency, styles)
+        _lines_sheet(_sheet(book, "Lines", printed), period_lines(access, period, told), currency, users, styles)
         book.close()
         with path.open("rb") as file:
             while piece := file.read(1 << 16):
                 yield piece
 
 
-def _summary(book: Any, name: str, report: Report, currency: str, styles: Mapping[str, Any]) -> None:
+def _printed(text: str) -> str:
+    """A text in the head of a printed sheet, where & begins a code."""
+    return text.replace("&", "&&")
+
+
+def _sheet(book: Any, name: str, printed: str) -> Any:
+    """On paper as wide as one page, with the names of its columns on each."""
     sheet = book.add_worksheet(name[:31])
     sheet.freeze_panes(1, 1)
+    sheet.set_landscape()
+    sheet.set_paper(9)  # A4
+    sheet.fit_to_pages(1, 0)
+    sheet.repeat_rows(0)
+    sheet.set_header(printed)
+    sheet.set_footer("&R&P / &N")
+    return sheet
+
+
+def _summary(sheet: Any, name: str, report: Report, currency: str, styles: Mapping[str, Any]) -> None:
     sheet.set_column(0, 0, 40)
-    sheet.set_column(1, 6, 16)
-    for place, text in enumerate((name, "GPU-hours", "Borrowed GPU-hours", f"List ({currency})", f"Contracted ({currency})", f"Cost ({currency})")):
-        sheet.write_string(0, place, text, styles["head"])
+    sheet.set_column(1, 5, 21)
+    sheet.write_string(0, 0, name, styles["head"])
+    for place, text in enumerate(("GPU-hours", "Borrowed GPU-hours", f"List ({currency})", f"Contracted ({currency})", f"Cost ({currency})"), 1):
+        sheet.write_string(0, place, text, styles["number"])
     for number, row in enumerate([*report.rows, report.total], 1):
-        last = number == len(report.rows) + 1
-        sheet.write_string(number, 0, "Total" if last else row.label)
+        total = "total " if number == len(report.rows) + 1 else ""
+        sheet.write_string(number, 0, "Total" if total else row.label, styles["total"] if total else None)
         for place, used in enumerate((row.milli_millis, row.borrowed), 1):
-            sheet.write_number(number, place, used / HOUR, styles["hours"])
+            sheet.write_number(number, place, used / HOUR, styles[f"{total}hours"])
         for place, amount in enumerate((row.list_nanos, row.contracted_nanos, row.effective_nanos), 3):
-            sheet.write_number(number, place, amount / 10**9, styles["money"])
+            sheet.write_number(number, place, amount / 10**9, styles[f"{total}money"])
 
 
-def _lines_sheet(book: Any, lines: Iterator[Line], currency: str, users: bool, styles: Mapping[str, Any]) -> None:
-    sheet = book.add_worksheet("Lines")
-    sheet.freeze_panes(1, 1)
+def _lines_sheet(sheet: Any, lines: Iterator[Line], currency: str, users: bool, styles: Mapping[str, Any]) -> None:
     sheet.set_column(0, len(COLUMNS) - 1, 14)
+    sheet.set_column(COLUMNS.index("team"), COLUMNS.index("team"), 32)
     for place, text in enumerate(COLUMNS):
-        sheet.write_string(0, place, text, styles["head"])
+        sheet.write_string(0, place, text, styles["number" if place in _NUMBERS else "head"])
     forms = dict.fromkeys(("list_cost", "contracted_cost", "cost"), "money") | {"gpu_hours": "hours"}
     for number, line in enumerate(lines, 1):
         for place, cell in enumerate(cells(line, currency, users)):

@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from datetime import date, datetime
+from datetime import UTC, date, datetime
 from typing import Any, NamedTuple
 
 from django.core.exceptions import ValidationError
@@ -27,6 +27,7 @@ from quotas.models import (
     ChargeIdle,
     ChargeIdleDay,
     ChargeLine,
+    ChargeMode,
     ChargeMonth,
     LedgerEntry,
     NodeKind,
@@ -156,6 +157,22 @@ class Report:
     def rated_to(self) -> datetime | None:
         """Up to when usage is in an estimate."""
         return max((month.rated_to for month in self.open if month.rated_to is not None), default=None)
+
+    @property
+    def standing(self) -> str:
+        """Whether it is an estimate or closed, as files say it."""
+        closed = self.closed
+        if self.is_estimate:
+            rated = f", usage until {self.rated_to:%Y-%m-%d %H:%M} UTC" if self.rated_to else ""
+            if self.period.month:
+                return f"Estimate: the month is open{rated}."
+            return f"Estimate: {f'months after {closed[-1]} are' if closed else 'its months are'} open{rated}."
+        last = closed[-1]
+        assert last.closed_at is not None
+        how = "Charged back" if last.mode == ChargeMode.CHARGEBACK else "Showback: nothing is billed"
+        if self.period.month:
+            return f"{how}. Closed {last.closed_at.astimezone(UTC):%Y-%m-%d}, SHA-256 {last.digest[:16]}."
+        return f"All its months are closed, {last} with SHA-256 {last.digest[:16]}."
 
     @property
     def ahead_nanos(self) -> int | None:

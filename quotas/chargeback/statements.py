@@ -14,7 +14,7 @@ from quotas.chargeback.lettering import lettered
 from quotas.chargeback.periods import Period
 from quotas.chargeback.pricing import HOUR, cents, half_even
 from quotas.chargeback.report import Report, Row, above, bars_of, lines_seen
-from quotas.models import ChargeLine, ChargeMode, NodeKind, QuotaNode
+from quotas.models import ChargeLine, NodeKind, QuotaNode
 from quotas.permissions import Access
 
 JOBS = 10
@@ -146,23 +146,8 @@ class _Statement:
         canvas.drawRightString(self.size[0] - document.rightMargin, 10 * self.mm, f"Page {document.page}")
         canvas.restoreState()
 
-    @property
-    def _state(self) -> str:
-        whole, closed = self.whole, self.whole.closed
-        if whole.is_estimate:
-            rated = f", usage until {whole.rated_to:%Y-%m-%d %H:%M} UTC" if whole.rated_to else ""
-            if whole.period.month:
-                return f"Estimate: the month is open{rated}."
-            return f"Estimate: {f'months after {closed[-1]} are' if closed else 'its months are'} open{rated}."
-        last = closed[-1]
-        assert last.closed_at is not None
-        how = "Charged back" if last.mode == ChargeMode.CHARGEBACK else "Showback: nothing is billed"
-        if whole.period.month:
-            return f"{how}. Closed {last.closed_at.astimezone(UTC):%Y-%m-%d}, SHA-256 {last.digest[:16]}."
-        return f"All its months are closed, {last} with SHA-256 {last.digest[:16]}."
-
     def _head(self, name: str, title: str = "") -> list[Any]:
-        said = f"{self.company}. {self._state} Written {self.now.astimezone(UTC):%Y-%m-%d %H:%M} UTC."
+        said = f"{self.company}. {self.whole.standing} Written {self.now.astimezone(UTC):%Y-%m-%d %H:%M} UTC."
         return [
             self.Paragraph(_xml(self.title), self.styles["Normal"]),
             self.Paragraph(_xml(name, bold=True), self.styles["Heading1"]),

@@ -25,7 +25,7 @@ from quotas.chargeback.months import month_close, month_refresh
 from quotas.chargeback.periods import Period
 from quotas.chargeback.pricing import cents
 from quotas.chargeback.report import report
-from quotas.models import ChargeLine, QuotaNode, RateCard
+from quotas.models import ChargeLine, ChargeMonth, QuotaNode, RateCard
 from tests.personas import Personas
 from tests.quotas.chargeback.test_months import LATER, NOVEMBER, OCTOBER, START, price
 from tests.quotas.chargeback.worlds import A100, used
@@ -317,6 +317,27 @@ def test_a_spreadsheet_program_reads_the_same_totals(month, tmp_path) -> None:
     assert round(sum(Decimal(row["cost"]) for row in read["book-Lines"]), 6) == round(whole, 6)
     assert round(Decimal(read["book-Team"][-1]["Cost (USD)"]), 6) == round(whole, 6)
     assert any("HYPERLINK" in row["labels"] for row in lines) and not any(row["cost_center"] in ("2", "") and row["job"] == "j-1" for row in lines)
+
+
+def test_a_workbook_on_paper_says_what_it_is_of_and_is_one_page_wide(month) -> None:
+    month_refresh(first=OCTOBER, now=LATER)
+    space = "{http://schemas.openxmlformats.org/spreadsheetml/2006/main}"
+
+    def said(standing: str) -> None:
+        with zipfile.ZipFile(io.BytesIO(content(month, "xlsx"))) as book:
+            pages = [ElementTree.fromstring(book.read(name)) for name in book.namelist() if name.startswith("xl/worksheets/")]
+            comments = book.read("docProps/core.xml").decode()
+        for page in pages:
+            assert (page.find(f"{space}pageSetup").get("fitToHeight"), page.find(f"{space}pageSetup").get("orientation")) == ("0", "landscape")
+            head = page.find(f"{space}headerFooter/{space}oddHeader").text
+            assert head == f"&LGPU costs, October 2026&R{standing}" and standing in comments
+        widths = [float(one.get("width")) for one in pages[0].iter(f"{space}col") for _ in range(int(one.get("min")), int(one.get("max")) + 1)]
+        heads = sheet(content(month, "xlsx"), 1)[0].values()
+        assert all(width > len(text) for width, text in zip(widths, heads, strict=True)), "no heading is cut"
+
+    said("Estimate: the month is open, usage until 2026-11-01 00:00 UTC.")
+    closed(month)
+    said(f"Charged back. Closed {LATER:%Y-%m-%d}, SHA-256 {ChargeMonth.objects.get(first=OCTOBER).digest[:16]}.")
 
 
 def test_a_lead_gets_the_own_subtree_and_each_file_is_audited(month) -> None:
