@@ -183,6 +183,20 @@ def _idle_key(gpu_type: str, price: Price | None) -> Key:
 # Closing
 
 
+def why_not_closed(first: date, now: datetime) -> str | None:
+    """Why a month can't be closed at a moment, if it can't."""
+    span = Span(first)
+    if now < span.end + SETTLED:
+        return f"{first:%Y-%m} is not over: it can be closed from {span.end + SETTLED:%Y-%m-%d %H:%M} UTC on."
+    if ChargeMonth.objects.filter(first=first, closed_at__isnull=False).exists():
+        return f"{first:%Y-%m} is closed already."
+    earlier = ChargeMonth.objects.filter(first__lt=first, closed_at__isnull=True, lines__isnull=False).order_by("first").first()
+    if earlier is not None:
+        return f"{earlier} is open: close it first."
+    later = ChargeMonth.objects.filter(first__gt=first, closed_at__isnull=False).order_by("first").first()
+    return None if later is None else f"{later} is closed already: months are closed in their order."
+
+
 def month_close(
     *, access: Access, first: date, mode: str, reason: str = "", now: datetime, idle: Callable[[date, datetime], IdleTime] | None = None
 ) -> ChargeMonth:
@@ -191,22 +205,15 @@ def month_close(
     `idle` adds up what no job used of it until now. Without, its idle time is closed as it was written last.
     """
     access.must_everywhere(Can.MANAGE_COSTS)
-    span = Span(first)
-    if now < span.end + SETTLED:
-        raise Conflict(f"{first:%Y-%m} is not over: it can be closed from {span.end + SETTLED:%Y-%m-%d %H:%M} UTC on.")
+    if (refused := why_not_closed(first, now)) is not None:
+        raise Conflict(refused)
     if mode not in ChargeMode.values:
         raise Conflict(f"Mode is {' or '.join(ChargeMode.values)}.")
     with transaction.atomic():
         month_refresh(first=first, now=now)
         month = ChargeMonth.objects.select_for_update().get(first=first)
-        if month.closed_at is not None:
-            raise Conflict(f"{month} is closed already.")
-        earlier = ChargeMonth.objects.filter(first__lt=first, closed_at__isnull=True, lines__isnull=False).order_by("first").first()
-        if earlier is not None:
-            raise Conflict(f"{earlier} is open: close it first.")
-        later = ChargeMonth.objects.filter(first__gt=first, closed_at__isnull=False).order_by("first").first()
-        if later is not None:
-            raise Conflict(f"{later} is closed already: months are closed in their order.")
+        if (refused := why_not_closed(first, now)) is not None:  # by now
+            raise Conflict(refused)
         if idle is not None:
             idle_write(first=first, found=idle(first, now), now=now)
         before = ChargeMonth.objects.filter(first__lt=first, closed_at__isnull=False).order_by("-first").first()

@@ -23,7 +23,7 @@ from gpufleet.web import Can, access_of, requires
 from quotas.chargeback.days import day_range, day_ranges, days_chart, report_chart
 from quotas.chargeback.files import TITLES, File, file_of
 from quotas.chargeback.forms import BilledForms, CloseForm, InvoiceForm, billed_typed, invoice_typed
-from quotas.chargeback.months import Span, month_at, month_close
+from quotas.chargeback.months import Span, month_at, month_close, why_not_closed
 from quotas.chargeback.periods import Period, period_read, presets
 from quotas.chargeback.reconciling import account_of, is_outdated, month_reconcile, month_to_reconcile, newest_of, reconciliations_of, steps_of
 from quotas.chargeback.report import (
@@ -216,7 +216,8 @@ def cost_close(request: HttpRequest, month: str) -> HttpResponse:
     first = month_read(month)
     if not ChargeMonth.objects.filter(first=first).exists():
         raise Http404(f"{month} has not been rated.")
-    form = CloseForm(request.POST if request.method == "POST" else None)
+    last = ChargeMonth.objects.filter(closed_at__isnull=False).order_by("-first").first()
+    form = CloseForm(request.POST if request.method == "POST" else None, initial={"mode": last.mode} if last else None)
     status = 200
     if request.method == "POST":
         status = 422
@@ -233,6 +234,7 @@ def cost_close(request: HttpRequest, month: str) -> HttpResponse:
     closing = report(access, Period.of(first), by="team", most=None, now=now())
     found: dict[str, Any] = {
         "form": form,
+        "refused": why_not_closed(first, now()) if request.method != "POST" else None,
         "report": closing,
         "teams": sum(row.milli_millis > 0 for row in closing.rows),
         "heading": f"Close {first:%B %Y}",

@@ -124,11 +124,29 @@ def test_a_month_is_closed_with_all_its_idle_time(world) -> None:
     assert chain_faults() == []
 
 
+def test_a_month_that_cannot_be_closed_says_so_before_anything_is_filled_in(world) -> None:
+    used(world.nodes["acme/research/vision"], START - timedelta(days=9), 5, job="j-4")
+    for first in (date(2026, 9, 1), OCTOBER, date(2026, 11, 1)):
+        month_refresh(first=first, now=LATER)
+    client = world.client("finance")
+
+    def seen(month: str) -> str:
+        page = client.get(f"/cost/{month}/close/")
+        assert page.status_code == 200
+        return re.sub(r"\s+", " ", page.content.decode().partition("<main")[2])
+
+    assert "2026-09 is open: close it first." in seen("2026-10") and "2026-11 is not over" in seen("2026-11")
+    month_close(access=world.access("finance"), first=date(2026, 9, 1), mode="chargeback", now=LATER)
+    assert "2026-09 is closed already." in seen("2026-09") and "Close month" not in seen("2026-09")
+    assert '<option value="chargeback" selected>' in seen("2026-10"), "as the month before"
+
+
 def test_teams_that_a_month_charges_are_counted_before_it_is_closed(world) -> None:
     """A team that used GPUs in the month before alone is in the report, to compare."""
     used(world.nodes["acme/research/vision"], START - timedelta(days=9), 5, job="j-4")
     for first in (date(2026, 9, 1), OCTOBER):
         month_refresh(first=first, now=LATER)
+    month_close(access=world.access("finance"), first=date(2026, 9, 1), mode="showback", now=LATER)
 
     asked = world.client("finance").get("/cost/2026-10/close/").content.decode()
 
