@@ -81,7 +81,7 @@ _BY_SCOPES: dict[tuple[str, ...], str] = {
     ("admin",): "cluster_slurm_accounts group_rule_list person_list person_get person_new person_change person_return person_end person_reset"
     " reservation_approved reservation_denied budget_make budget_update budget_delete budget_except budget_exception_over"
     " costs_close reconciliation_make cost_mails cost_mail_make cost_mail_send cost_mail_delete rate_card_make rate_card_put"
-    " rate_card_activate rate_card_delete"
+    " rate_card_activate rate_card_effects rate_card_delete"
     " quota_change_make quota_change_look quota_change_edit quota_change_step quota_file_import quota_week_ask quota_week_cancel"
     " quota_create quota_update quota_archive quota_move quota_restore role_create role_delete token_new token_delete",
     STEERING: "job_batch_undone service_level_put service_level_delete idle_notify idle_reclaim idle_snooze job_connected"

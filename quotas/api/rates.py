@@ -1,6 +1,6 @@
 """Rate cards over HTTP: read them; those who manage costs draft, activate and discard them."""
 
-from datetime import datetime
+from datetime import date, datetime
 from typing import Any
 
 from django.http import HttpRequest, HttpResponse
@@ -13,7 +13,9 @@ from gpufleet.core.times import now
 from gpufleet.web import access_of
 from quotas.api.lists import ReasonQuery
 from quotas.chargeback.cards import card_activate, card_change, card_check, card_discard, card_draft, card_for, cards_listed, prices_of
+from quotas.chargeback.effects import effects_of
 from quotas.models import CardState, RateCard
+from quotas.permissions import Can
 
 router = Router(tags=["Costs"])
 MOST = 200
@@ -52,6 +54,19 @@ class RateCardOut(Schema):
 
 class RateCardsOut(Schema):
     items: list[RateCardOut]
+
+
+class CardEffectOut(Schema):
+    month: date | None = Field(
+        description="First day of the month. Null: 30 days with the use of the last 30, for a card that begins later.", examples=["2026-10-01"]
+    )
+    closed: bool = Field(description="The change becomes correction lines in the open month.", examples=[True])
+    before_nanos: int = Field(description="Cost of the used GPU-hours at the prices that are active.", examples=[542461324071027])
+    after_nanos: int = Field(description="The same once this card is active.", examples=[533280151402811])
+
+
+class CardEffectsOut(Schema):
+    items: list[CardEffectOut]
 
 
 class PriceIn(Taken):
@@ -109,6 +124,16 @@ def rate_card(request: HttpRequest, public_id: str, response: HttpResponse) -> d
     found = card_for(access_of(request), public_id)
     stamped(response, found.revision)
     return card_told(found)
+
+
+@router.get("/rate-cards/{public_id}/effects", response=CardEffectsOut, url_name="rate_card_effects", summary="What activating a card changes")
+def rate_card_effects(request: HttpRequest, public_id: str) -> dict[str, Any]:
+    """Of a draft, the newest month first; of others nothing. By those who manage the costs of the whole fleet."""
+    access = access_of(request)
+    access.must_everywhere(Can.MANAGE_COSTS)
+    card = card_for(access, public_id)
+    found = effects_of(card, now()) if card.state == CardState.DRAFT else []
+    return {"items": [{"month": one.first, "closed": one.is_closed, "before_nanos": one.before, "after_nanos": one.after} for one in found]}
 
 
 @router.put("/rate-cards/{public_id}", response=RateCardOut, url_name="rate_card", openapi_extra=IF_MATCH, summary="Edit a draft")

@@ -296,12 +296,21 @@ def corrections_write(*, month: ChargeMonth, closed: ChargeMonth) -> int:
         amounts = due.setdefault(_frozen(row[:-4]), [0, 0, 0, 0])
         for number, amount in enumerate(row[-4:]):
             amounts[number] -= int(amount)
-    rows = [(*_thawed(key), *amounts) for key, amounts in due.items() if any(amounts)]
+    sums: dict[tuple[Any, ...], list[int]] = defaultdict(lambda: [0, 0, 0, 0])
+    for key, amounts in due.items():
+        sums[_without_card(key)] = [total + amount for total, amount in zip(sums[_without_card(key)], amounts, strict=True)]
+    # A new version that has a price as it was corrects nothing there.
+    rows = [(*_thawed(key), *amounts) for key, amounts in due.items() if any(amounts) and any(sums[_without_card(key)])]
     _write(month, sorted(rows, key=repr), closed)
     return len(rows)
 
 
 _LABELS = _KEY.index("labels")
+_CARD = (*_KEY, *_KIND, *_PRICE).index("card")
+
+
+def _without_card(key: tuple[Any, ...]) -> tuple[Any, ...]:
+    return (*key[:_CARD], *key[_CARD + 1 :])
 
 
 def _frozen(row: tuple[Any, ...]) -> tuple[Any, ...]:

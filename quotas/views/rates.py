@@ -29,6 +29,7 @@ from quotas.chargeback.cards import (
     types_needed,
     waits_for_another,
 )
+from quotas.chargeback.effects import effects_of
 from quotas.chargeback.forms import CardForm, LineForms, card_typed, lines_typed
 from quotas.chargeback.pricing import Price
 from quotas.chargeback.public import SOURCE, public_prices
@@ -63,6 +64,7 @@ def rate_card(request: HttpRequest, public_id: str) -> HttpResponse:
         "version": version,
         "prices": [(price, before.get(price.key)) for price in prices_of(card)],
         "check": card_check(card) if card.state == CardState.DRAFT else None,
+        "effects": effects_of(card, now()) if card.state == CardState.DRAFT and may_price(access) else [],
         "may_price": may_price(access),
         "waits": waits_for_another(access, card),
         "approval": settings.RATE_APPROVAL,

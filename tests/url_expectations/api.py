@@ -397,6 +397,7 @@ API = [
     Expect("GET", "api/v1/rate-cards", COSTS, tokens=frozenset({"read", "admin"})),
     Expect("POST", "api/v1/rate-cards", PRICES, data=card_json, tokens=ADMIN),
     Expect("GET", "api/v1/rate-cards/{public_id}", COSTS, FIELDS["rate card"], tokens=frozenset({"read", "admin"})),
+    Expect("GET", "api/v1/rate-cards/{public_id}/effects", PRICES, FIELDS["rate card"], tokens=ADMIN),
     Expect("PUT", "api/v1/rate-cards/{public_id}", PRICES, FIELDS["rate card"], data=card_json, tokens=ADMIN),
     Expect("POST", "api/v1/rate-cards/{public_id}/activate", PRICES, FIELDS["rate card"], tokens=ADMIN),
     Expect("DELETE", "api/v1/rate-cards/{public_id}", PRICES, FIELDS["rate card"], tokens=ADMIN),

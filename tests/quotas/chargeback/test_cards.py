@@ -1,6 +1,6 @@
 """Rate cards: no overlap and no hole, versions, and what is told before a card is active."""
 
-from datetime import datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 
 import pytest
 from django.core.exceptions import PermissionDenied, ValidationError
@@ -9,12 +9,16 @@ from django.urls import reverse
 from gpufleet.core.faults import Conflict
 from gpufleet.core.times import millis
 from quotas.chargeback.cards import card_activate, card_change, card_check, card_csv, card_draft, lines_read, prices_of
+from quotas.chargeback.effects import effects_of
+from quotas.chargeback.months import month_close, month_refresh
 from quotas.chargeback.pricing import Kind
-from quotas.models import CardState, QuotaShare, RateCard
+from quotas.models import CardState, ChargeLine, QuotaShare, RateCard
 from quotas.selectors.rates import price_book
+from quotas.templatetags.costs import money
 from tests import builders
 from tests.builders import NOON
 from tests.personas import Personas
+from tests.quotas.chargeback.worlds import used
 
 pytestmark = pytest.mark.django_db
 H100 = "H100-SXM-80GB"
@@ -216,3 +220,60 @@ def test_what_an_edit_leaves_out_stays_and_what_it_sends_as_null_goes(personas, 
     assert put() == (first, last, "As agreed.")
     assert put(valid_from=None, note="") == (first, last, "")
     assert put(valid_to=None) == (first, None, "")
+
+
+def rated_months(world: Personas) -> dict[date, int]:
+    """The cost of each month by its own days, corrections among them."""
+    found: dict[date, int] = {}
+    for day, nanos in ChargeLine.objects.values_list("day", "effective_nanos"):
+        found[day.replace(day=1)] = found.get(day.replace(day=1), 0) + nanos
+    return found
+
+
+@pytest.mark.parametrize("noon", [0, 12])
+def test_what_a_version_would_change_is_what_it_then_changes(personas: Personas, draft, activate, noon: int) -> None:
+    """In closed months as corrections, in open ones at once; a price may also change within a day."""
+    quota = personas.nodes["acme/research/nlp"]
+    used(quota, datetime(2026, 9, 28, tzinfo=UTC), 24 * 5, milli=3500)
+    used(quota, datetime(2026, 10, 30, tzinfo=UTC), 24 * 4, job="j-2", share_class="borrowed", preemptible="yes")
+    used(quota, datetime(2026, 10, 2, 1, 30, tzinfo=UTC), 7.3, job="j-3", gpu_type="L4", tier="share", milli=333)
+    now = datetime(2026, 11, 20, tzinfo=UTC)
+    first = activate(draft(line(), line(1_000_000, "L4"), at=datetime(2026, 9, 1, tzinfo=UTC)))
+    for month in (date(2026, 9, 1), date(2026, 10, 1), date(2026, 11, 1)):
+        month_refresh(first=month, now=now)
+    month_close(access=personas.access("finance"), first=date(2026, 9, 1), mode="chargeback", now=now)
+    if noon:
+        card = draft(line(2_700_001, discount_ppm=100_000), line(1_500_000, "L4"), at=datetime(2026, 9, 30, noon, tzinfo=UTC))
+    else:
+        card = draft(line(2_700_001), line(9_000_000, share_class="borrowed"), line(1_500_000, "L4"), replaces=first)
+
+    before, told = rated_months(personas), effects_of(card, now)
+    over_http = personas.client("finance").get(f"/api/v1/rate-cards/{card.public_id}/effects").json()["items"]
+    page = personas.client("finance").get(f"/cost/rates/{card.public_id}/").content.decode()
+    card_activate(access=personas.access("finance"), card=card, now=now + timedelta(minutes=1))
+    for month in (date(2026, 10, 1), date(2026, 11, 1)):
+        month_refresh(first=month, now=now + timedelta(minutes=2))
+
+    assert [(one.first, one.is_closed) for one in told] == [(date(2026, 11, 1), False), (date(2026, 10, 1), False), (date(2026, 9, 1), True)]
+    after = rated_months(personas)
+    for one, http in zip(told, over_http, strict=True):
+        assert one.first is not None
+        assert (http["month"], http["after_nanos"]) == (one.first.isoformat(), one.after)
+        # A part of a day is told by the hours of the day; the lines know when in it the job ran.
+        few = 10 if not noon else 10**9
+        assert abs(one.before - before[one.first]) < 10 and abs(one.change - (after[one.first] - before[one.first])) < few
+    assert "September 2026, closed: a correction" in page and f">{money(told[2].change)}<" in page
+
+
+def test_a_card_that_begins_later_is_told_by_the_use_of_the_last_month(personas: Personas, draft, activate) -> None:
+    now = datetime(2026, 11, 20, tzinfo=UTC)
+    used(personas.nodes["acme/research/nlp"], datetime(2026, 11, 1, tzinfo=UTC), 100)
+    activate(draft(at=datetime(2026, 9, 1, tzinfo=UTC)))
+    month_refresh(first=date(2026, 11, 1), now=now)
+    card = draft(line(3_300_000), at=datetime(2027, 1, 1, tzinfo=UTC))
+
+    same = draft(at=datetime(2026, 9, 1, tzinfo=UTC), replaces=RateCard.objects.get(state=CardState.ACTIVE))
+    assert effects_of(same, now) == []
+    assert "It changes the cost of no month so far." in personas.client("finance").get(f"/cost/rates/{same.public_id}/").content.decode()
+    assert effects_of(card, now) == [(None, False, 300 * 10**9, 330 * 10**9)]
+    assert personas.client("team_lead").get(f"/api/v1/rate-cards/{card.public_id}/effects").status_code == 403

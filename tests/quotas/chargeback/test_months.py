@@ -13,6 +13,7 @@ from gpufleet.core.times import now
 from quotas.chargeback.cards import card_activate, card_draft
 from quotas.chargeback.months import Span, chain_faults, costs_turn, idle_write, month_at, month_close, month_refresh
 from quotas.chargeback.periods import Period
+from quotas.chargeback.pricing import HOUR
 from quotas.chargeback.report import BY, line_for, pieces_of, report
 from quotas.chargeback.sums import sums_faults, sums_write
 from quotas.models import ChargeIdle, ChargeLine, ChargeMonth, RateCard
@@ -249,6 +250,27 @@ def test_a_new_price_in_a_closed_month_becomes_a_correction_of_the_next(world) -
     assert ChargeMonth.objects.get(first=OCTOBER).digest == closed.digest
     assert chain_faults() == []
     assert sums_faults(ChargeMonth.objects.get(first=NOVEMBER)) == [], "with the corrections"
+
+
+def test_a_version_corrects_nothing_of_what_costs_the_same(world) -> None:
+    """It names another card there; lines of -5 and +5 hours at one price tell nobody anything."""
+    closed = close(world)
+    micros = {H100: 2_000_000, A100: 2_100_000}
+    lines = [{"gpu_type": name, "list_micros": 4_000_000, "contracted_micros": amount} for name, amount in micros.items()]
+    access = world.access("finance")
+    draft = card_draft(access=access, given={"lines": lines}, replaces=RateCard.objects.get(state="active"), now=LATER)
+    card_activate(access=access, card=draft, now=LATER + timedelta(minutes=1))
+
+    for _ in range(2):
+        month_refresh(first=NOVEMBER, now=LATER + timedelta(hours=1))
+
+    found = ChargeLine.objects.filter(month__first=NOVEMBER, corrects=closed).order_by("milli_millis")
+    used_there = 16 * HOUR
+    assert list(found.values_list("job", "gpu_type", "milli_millis", "effective_nanos")) == [
+        ("j-3", A100, -used_there, -32 * 10**9),
+        ("j-3", A100, used_there, 336 * 10**8),
+    ]
+    assert chain_faults() == []
 
 
 def test_a_new_price_rates_open_months_again(world) -> None:
