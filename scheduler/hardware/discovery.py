@@ -18,6 +18,7 @@ import yaml
 
 from scheduler.engine.model.mig import Board, board_of
 from scheduler.hardware.pcie import link_gbps
+from scheduler.hardware.ports import Port, ports_of
 from scheduler.imports.documents import FORMAT
 
 INSTALL = (
@@ -69,12 +70,13 @@ class Machine:
     devices: list[Device]
     islands: list[list[int]]
     notes: list[str] = field(default_factory=list)
+    ports: list[Port] = field(default_factory=list)
 
 
 def machine_read(*, virtual: int = 0) -> Machine:
     """Ask the driver of this machine. Without one it has `virtual` GPUs that compute nothing. Raises `NothingFound` where there is no GPU at all."""
     try:
-        return _machine_read()
+        machine = _machine_read()
     except NothingFound:
         if not virtual:
             raise
@@ -82,7 +84,11 @@ def machine_read(*, virtual: int = 0) -> Machine:
         devices = [Device(index, VIRTUAL, f"GPU-virtual-{name}-{index}", VIRTUAL_MIB) for index in range(virtual)]
         which = "this GPU is virtual and computes" if virtual == 1 else f"these {virtual} GPUs are virtual and compute"
         notes = [f"No driver found; {which} nothing (GPUFLEET_VIRTUAL_GPUS)."]
-        return Machine(name, "", os.cpu_count() or 0, _memory_mib(), devices, [list(range(virtual))], notes)
+        machine = Machine(name, "", os.cpu_count() or 0, _memory_mib(), devices, [list(range(virtual))], notes)
+    machine.ports = ports_of()
+    if silent := [port.name for port in machine.ports if port.speed_gbps is None]:
+        machine.notes.append(f"Network ports that are down or do not tell their speed are left out: {', '.join(silent)}.")
+    return machine
 
 
 def _name() -> str:
@@ -198,10 +204,12 @@ def document_of(
     backend: str = "",
     stated_of_types: Collection[str] = (),
     stated_of_links: bool = False,
+    stated_ports: bool = False,
 ) -> str:
     """The machine as an import file. `known_types` maps boards to the names under which the inventory has them; a new cluster gets `backend`.
 
-    Bandwidths that somebody has stated, of the memory of some types or of the node's PCIe links, stay as they are.
+    Bandwidths that somebody has stated, of the memory of some types or of the node's PCIe links, stay as they are, and so do its network ports: no
+    machine knows its rails.
     """
     gpus, splits, types, speeds = [], [], {}, dict[str, int]()
     for device in machine.devices:
@@ -228,6 +236,9 @@ def document_of(
     links = [link_gbps(device.pcie_generation, device.pcie_width) for device in machine.devices]
     if not stated_of_links and links and all(links):
         node["pcie_gbps"] = min(link for link in links if link)
+    ports = [{"name": port.name, "speed_gbps": port.speed_gbps} for port in machine.ports if port.speed_gbps is not None]
+    if ports and not stated_ports:
+        node["nics"] = ports
     if len(machine.islands) > 1:
         node["islands"] = machine.islands
     if splits:

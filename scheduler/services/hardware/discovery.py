@@ -35,6 +35,7 @@ def machine_document(machine: Machine, cluster: str = "") -> str:
     fresh = not Cluster.objects.filter(name=cluster).exists()
     # Where jobs may run on this machine, that is what its cluster is for.
     backend = "local" if settings.LOCAL["LOCAL"] else ""
+    there = Node.objects.filter(name=machine.name, cluster__name=cluster, removed_at__isnull=True)
     return document_of(
         machine,
         cluster=cluster,
@@ -42,7 +43,8 @@ def machine_document(machine: Machine, cluster: str = "") -> str:
         known_types=known,
         backend=backend,
         stated_of_types={*GpuType.objects.exclude(hbm_gbps=0).values_list("name", flat=True)},
-        stated_of_links=Node.objects.filter(name=machine.name, cluster__name=cluster, removed_at__isnull=True, pcie_gbps__isnull=False).exists(),
+        stated_of_links=there.filter(pcie_gbps__isnull=False).exists(),
+        stated_ports=there.filter(nics__isnull=False).exists(),
     )
 
 

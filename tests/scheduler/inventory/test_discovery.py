@@ -12,6 +12,7 @@ import yaml
 
 from scheduler.hardware import discovery
 from scheduler.hardware.discovery import Device, Machine, NothingFound, Slice, document_of, machine_read
+from scheduler.hardware.ports import Port, ports_of
 from scheduler.models import Gpu, GpuMode, Node
 from scheduler.services.hardware.discovery import machine_discover, machine_document
 from scheduler.services.hardware.imports import import_apply, import_plan, import_preview
@@ -47,7 +48,7 @@ def look(folder, **settings):
 
 def machine(found):
     devices = [Device(**{**device, "slices": [Slice(**part) for part in device["slices"]]}) for device in found.pop("devices")]
-    return Machine(devices=devices, **found)
+    return Machine(devices=devices, ports=[Port(*port) for port in found.pop("ports")], **found)
 
 
 def text_of(found, **more):
@@ -192,6 +193,67 @@ def test_without_a_driver_there_are_as_many_virtual_gpus_as_were_asked_for(monke
     assert [device.index for device in machine.devices] == [0, 1, 2]
     assert len({device.uuid for device in machine.devices}) == 3
     assert "compute nothing" in machine.notes[0]
+
+
+def sysfs(folder: Path, ports: dict[str, dict[str, str]]) -> Path:
+    """A tree as the kernel shows it: folders by path, each with its files."""
+    for place, files in ports.items():
+        (folder / place).mkdir(parents=True, exist_ok=True)
+        for name, text in files.items():
+            (folder / place / name).write_text(text + "\n")
+    return folder
+
+
+def test_network_ports_are_found_with_what_their_links_carry(tmp_path):
+    tree = sysfs(
+        tmp_path,
+        {
+            "class/infiniband/mlx5_0/ports/1": {"state": "4: ACTIVE", "rate": "400 Gb/sec (4X NDR)"},
+            "class/infiniband/mlx5_1/ports/1": {"state": "1: DOWN", "rate": "10 Gb/sec (4X SDR)"},
+            "class/infiniband/mlx4_0/ports/1": {"state": "4: ACTIVE", "rate": "56 Gb/sec (4X FDR)"},
+            "class/infiniband/mlx4_0/ports/2": {"state": "4: ACTIVE", "rate": "2.5 Gb/sec (1X SDR)"},
+            "class/net/ens1/device/infiniband/mlx5_0": {},
+            "class/net/ens1": {"speed": "400000"},
+            "class/net/eno1/device": {},
+            "class/net/eno1": {"speed": "25000"},
+            "class/net/eth0/device": {},
+            "class/net/eth0": {"speed": "-1"},
+            "class/net/lo": {"speed": "10"},
+        },
+    )
+
+    assert ports_of(tree) == [("eno1", 25), ("eth0", None), ("mlx4_0/1", 56), ("mlx4_0/2", 2), ("mlx5_0", 400), ("mlx5_1", None)]
+    assert ports_of(tmp_path / "nowhere") == []
+
+
+@pytest.mark.django_db
+def test_ports_are_imported_once_and_keep_the_rails_that_somebody_states(personas, monkeypatch):
+    from scheduler.services.hardware.discovery import machine_document
+
+    operator = personas.access("operator")
+    machine = discovery.Machine("here", "", 2, 1024, [discovery.Device(0, "virtual", "GPU-virtual-0", 1024)], [[0]])
+    machine.ports = [Port("eth0", None), Port("mlx5_0", 400), Port("mlx5_1", 400)]
+
+    def apply(text):
+        preview = import_preview(access=operator, text=text, form="yaml", source="discovery", remove_missing=False, now=NOON)
+        assert [str(fault) for fault in preview.faults] == []
+        import_apply(access=operator, upload=preview.upload, now=NOON)
+
+    apply(machine_document(machine, "local"))
+    here = Node.objects.get()
+    assert list(here.nics.values_list("name", "speed_gbps", "rail")) == [("mlx5_0", 400, None), ("mlx5_1", 400, None)]
+    here.nics.filter(name="mlx5_1").update(rail=1)
+    machine.ports = [Port("mlx5_0", 200)]
+    assert import_plan(text=machine_document(machine, "local"), form="yaml", remove_missing=False).changes == []
+
+
+def test_a_port_that_tells_no_speed_is_named(monkeypatch):
+    def nothing():
+        raise discovery.NothingFound(["no driver"])
+
+    monkeypatch.setattr(discovery, "_machine_read", nothing)
+    monkeypatch.setattr(discovery, "ports_of", lambda: [Port("eth0", None), Port("mlx5_0", 400)])
+    assert discovery.machine_read(virtual=1).notes[1:] == ["Network ports that are down or do not tell their speed are left out: eth0."]
 
 
 @pytest.mark.django_db
