@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import reduce
-from operator import or_
+from operator import attrgetter, or_
 
 from django.db import transaction
 from django.db.models import Q
@@ -34,7 +34,7 @@ from gpufleet.core.bulk import objects_update, rows_insert
 from gpufleet.core.models import Progress
 from gpufleet.core.progress import turn_take
 from scheduler.models import IN_SERVICE, Gpu, Health, Node
-from scheduler.services.hardware.healths import HealthStep
+from scheduler.services.hardware.healths import HealthStep, pcie_lost_write
 
 TURN = "health"
 AGES = "health ages"  # since when ages of heartbeats are kept
@@ -117,6 +117,8 @@ def health_round(*, now: datetime) -> Round:
         ages_write(ages=ages, at=now)
         _findings_write(found, findings, machines, stale, now, done)
     fresh = list(HealthFinding.objects.filter(cleared_at__isnull=True).select_related("rule", "node", "gpu", "incident"))
+    of_links = sorted([finding for finding in fresh if finding.rule.signal == "pcie_lost"], key=attrgetter("value"))
+    pcie_lost_write({finding.node_id: min(100, finding.value) for finding in of_links})
     if settings.acts:
         _act(fresh, machines, settings, now, done)
         go_on(now=now, settings=settings, findings=fresh)

@@ -461,7 +461,7 @@ def _node_detail(found: Node, holders: list[Holder]) -> dict[str, Any]:
     gpus = [
         _gpu_facts(gpu) | {"instances": _instances(gpu), "held_by": [_holder(holder) for holder in held.get(gpu.pk, [])]} for gpu in node_gpus(found)
     ]
-    more = {"pcie_gbps": found.pcie_gbps, "nvme_gbps": found.nvme_gbps, "removed_at": found.removed_at, "planned_health": _planned(found)}
+    more = {name: getattr(found, name) for name in ("pcie_gbps", "pcie_lost", "nvme_gbps", "removed_at")} | {"planned_health": _planned(found)}
     return _node_facts(found) | more | {"nics": nics, "gpus": gpus}
 
 

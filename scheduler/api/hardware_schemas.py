@@ -298,6 +298,7 @@ class HostsOut(Schema):
 
 class HostOut(NodeFacts):
     pcie_gbps: int | None
+    pcie_lost: int = Field(description="Percent that the slowest GPU has lost of it, while a health rule finds that.", examples=[0])
     nvme_gbps: int | None
     removed_at: datetime | None = Field(description="When it was taken out of the fleet.")
     planned_health: PlannedHealthFacts | None = Field(description="Another health of it that has not begun yet; else null.")

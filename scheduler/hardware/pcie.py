@@ -8,3 +8,8 @@ def link_gbps(generation: int | None, width: int | None) -> int | None:
     """GB/s one way, as operators write it: 31 for 16 lanes of generation 4. None where it is not known."""
     lane = LANE_BYTES.get(generation or 0)
     return None if lane is None or not width else int(lane * width // 1e9)
+
+
+def carried(gbps: int, lost_percent: int) -> int:
+    """What is left of a bandwidth."""
+    return gbps * (100 - lost_percent) // 100

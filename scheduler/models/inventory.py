@@ -148,6 +148,7 @@ class Node(models.Model):
     cpus = models.PositiveIntegerField(default=0)
     host_memory_mib = models.PositiveBigIntegerField(default=0)
     pcie_gbps = models.PositiveIntegerField(null=True, blank=True)
+    pcie_lost = models.PositiveSmallIntegerField(default=0, help_text="Percent that the slowest GPU has lost of it, while a health rule finds that.")
     nvme_gbps = models.PositiveIntegerField(null=True, blank=True)
     labels = models.JSONField(default=dict, blank=True)
     spare = models.BooleanField(default=False)

@@ -13,6 +13,7 @@ from gpufleet.core.times import millis
 from scheduler.backends.registry import SLURM, exists, runs_images, shares
 from scheduler.engine.model.values import UNSTATED_CPU_MILLI, UNSTATED_MEMORY_MIB, Instance, Node, SplitGpu, Topology
 from scheduler.hardware.boundaries import boundaries_of
+from scheduler.hardware.pcie import carried
 from scheduler.models import Cluster, Domain, Gpu, GpuMode, Health, MigInstance, OutsideSeat, PowerCap, Repartition, TopologyLevel
 from scheduler.models import Node as NodeRow
 
@@ -63,6 +64,7 @@ NODES = Prepared(
             "health",
             "pool__name",
             "gpu_type__hbm_gbps",
+            "pcie_lost",
         )
     )
 )
@@ -268,7 +270,7 @@ def _node(
     images: bool,
     backend: str,
 ) -> Node:
-    _, _, name, _, _, island, cpus, memory, pcie, nvme, labels, spare, health, pool, hbm = row
+    _, _, name, _, _, island, cpus, memory, pcie, nvme, labels, spare, health, pool, hbm, lost = row
     size = max((gpu[2] for gpu in gpus), default=-1) + 1
     present = sum(1 << gpu[2] for gpu in gpus)
     sick = sum(1 << gpu[2] for gpu in gpus if gpu[7] != Health.HEALTHY or gpu[3] != kind)
@@ -277,7 +279,7 @@ def _node(
     stated = {str(key): str(value) for key, value in (labels or {}).items()}
     if pool:
         stated.setdefault("pool", pool)
-    known = {"hbm_gbps": hbm or None, "pcie_gbps": pcie, "nvme_gbps": nvme, RUNS_IMAGES: int(images)}
+    known = {"hbm_gbps": hbm or None, "pcie_gbps": pcie and carried(pcie, lost), "nvme_gbps": nvme, RUNS_IMAGES: int(images)}
     for way, label in SLURM_SHARES.items():
         known[SHARES[way]] = int(label in stated if backend == SLURM else shares(backend, way))
     return Node(

@@ -30,6 +30,7 @@ from gpufleet.core.undo import Undo, done_with_undo, named, undone_said
 from gpufleet.web import Can, access_of, requires
 from scheduler.forms import BoundariesForm, DrainForm, NodeHealthForm, SpareForm
 from scheduler.hardware.lifecycle import may_follow, steps_from
+from scheduler.hardware.pcie import carried
 from scheduler.models import IN_SERVICE, DrainWay, Gpu, Health, Node, PlannedHealth
 from scheduler.presenters.hardware import boundaries_told, drawing_of, history_lines, plan_text
 from scheduler.presenters.node_changes import Way, drain_preview, drain_progress, health_preview, moment_told, moved_at_once, seconds_lost
@@ -471,6 +472,7 @@ def _page(request: HttpRequest, node: Node, *, status: int = 200, **extra: Any) 
         "jobs": holding_jobs(holders_here),
         "left": left,
         "nics": [(nic, network.slow.get(nic.name)) for nic in node.nics.order_by("name")],
+        "pcie_now": node.pcie_gbps and carried(node.pcie_gbps, node.pcie_lost),
         "retransmits": network.retransmits,
         "steps": [asdict(step) for step in steps_from(node.health)],
         "may_drain": may_drain(node),

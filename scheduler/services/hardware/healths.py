@@ -1,6 +1,6 @@
 """Other healths of many nodes at once, as `node_health_change` gives one to a single node: as many queries for many."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -105,3 +105,10 @@ def _write(access: Access, nodes: Sequence[Node], asked: dict[int, HealthStep], 
     hardware_published(nodes=keys, gpus=gpus)
     timeline_follow(gpus=gpus, at=now)
     lease_want()
+
+
+def pcie_lost_write(lost: Mapping[int, int]) -> None:
+    """What nodes by key have lost of the bandwidth of PCIe, in percent, as health rules find it now; the others have all of theirs."""
+    known = dict(Node.objects.filter(pcie_lost__gt=0).values_list("pk", "pcie_lost"))
+    changed = [Node(pk=key, pcie_lost=lost.get(key, 0)) for key in sorted({*known, *lost}) if known.get(key, 0) != lost.get(key, 0)]
+    objects_update(changed, ("pcie_lost",))

@@ -12,7 +12,9 @@ from dashboards.health.round import health_round, rule_of
 from dashboards.health.services import dry_run
 from dashboards.health.state import STORED, UNREAD, RawState, state_write
 from dashboards.readings import hardware_now
+from gpufleet.core.prepared import together
 from scheduler.models import Health, Node
+from scheduler.snapshots.fleet import fleet_asked, fleet_view
 from tests.builders import NOON
 from tests.dashboards.health_worlds import LOOK, health_of, look, looks
 
@@ -37,6 +39,30 @@ def test_counters_are_kept_by_what_they_grew_through_resets_and_gaps(fleet):
     assert HealthBucket.objects.get(signal="ecc_corrected").value == 30 + 2 + 3
     assert HealthBucket.objects.get(signal="nic_errors").value == 4
     assert Node.objects.get(pk=nodes[0].pk).heartbeat_at == NOON + 4 * LOOK
+
+
+def test_a_node_whose_pcie_link_is_narrower_offers_jobs_what_is_left_while_that_is_found(fleet, personas):
+    """INV-5: bandwidth is what was measured, and may be degraded. The worst of its GPUs counts."""
+    nodes, gpus = fleet
+    Node.objects.update(pcie_gbps=55)
+    HealthRule.objects.bulk_create(HealthRule(public_id=f"hr-{number}", **values) for number, values in enumerate(default_rules()))
+
+    def offered():
+        seen = fleet_view(tuple(together(*fleet_asked(NOON))))
+        return {node.name.rpartition("/")[2]: dict(node.attributes)["pcie_gbps"] // 10**6 for node in seen.nodes}
+
+    def page():
+        return personas.client("operator").get(f"/nodes/{nodes[0].public_id}/").content.decode()
+
+    for minute in range(14):
+        look(gpus, {"pcie_lost": {gpus[0]: 50, gpus[1]: 75}}, at=NOON + minute * MINUTE)
+        health_round(now=NOON + minute * MINUTE)
+    assert offered() == {node.name: 55 for node in nodes} | {nodes[0].name: 13}
+    assert health_of(nodes[0]) == Health.SUSPECT and "13 of 55 GB/s" in page()
+    for minute in range(14, 40):
+        look(gpus, {"pcie_lost": {gpus[0]: 50 if minute < 20 else 0}}, at=NOON + minute * MINUTE)
+        health_round(now=NOON + minute * MINUTE)
+    assert set(offered().values()) == {55} and "55 GB/s" in page()
 
 
 def test_a_network_that_repeats_few_segments_leaves_no_rows_and_one_that_repeats_many_is_noted(fleet):
