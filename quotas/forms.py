@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from datetime import timedelta
 from decimal import Decimal, InvalidOperation
-from typing import Any
+from typing import Any, cast
 
 from django import forms
 from django.core.exceptions import NON_FIELD_ERRORS, ValidationError
@@ -234,13 +234,17 @@ class NodeChoiceField(forms.ModelChoiceField):
 
 class MoveForm(forms.Form):
     name = forms.CharField(max_length=60)
-    parent = NodeChoiceField(QuotaNode.objects.none(), label="Below", required=False)
+    parent = NodeChoiceField(QuotaNode.objects.none(), label="Below", required=False, empty_label="Top level")
     reason = forms.CharField(max_length=500, required=False, help_text="Kept in the audit log with your name.")
     revision = forms.IntegerField(widget=forms.HiddenInput)
 
-    def __init__(self, *arguments: Any, parents: Any, **options: Any) -> None:
+    def __init__(self, *arguments: Any, parents: Any, top: bool, **options: Any) -> None:
+        """`top`: whether the reader may move it to the top level."""
         super().__init__(*arguments, **options)
-        self.fields["parent"].queryset = parents  # type: ignore[attr-defined]
+        parent = cast(NodeChoiceField, self.fields["parent"])
+        parent.queryset = parents
+        if not top:
+            parent.required, parent.empty_label = True, None
 
 
 class ReasonForm(forms.Form):

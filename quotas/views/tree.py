@@ -235,7 +235,8 @@ def node_move_page(request: HttpRequest, public_id: str) -> HttpResponse:
     node = node_for(access, public_id, Can.EDIT_QUOTA)
     parents = tree_list(access, capability=Can.EDIT_QUOTA).exclude(path=node.path).exclude(path__startswith=node.path + "/")
     first = {"name": node.name, "parent": node.parent, "revision": node.revision}
-    form = MoveForm(request.POST or None, parents=parents, initial=first)
+    top = node.parent is None or access.can_everywhere(Can.ADMINISTER)
+    form = MoveForm(request.POST or None, parents=parents, top=top, initial=first)
     if request.method == "POST" and form.is_valid():
         data = form.cleaned_data
         edit = {"op": "move", "parent": data["parent"].public_id if data["parent"] else None, "name": data["name"]}

@@ -207,6 +207,16 @@ def test_the_past_tree_shows_what_was(world: Personas):
     assert client.get("/quotas/past/?at=soon").status_code == 422
 
 
+def test_a_move_offers_the_top_level_by_name_to_those_who_may_move_there(world: Personas):
+    address = f"/quotas/{world.nodes['acme/research/nlp'].public_id}/move/"
+
+    for_all, for_department = (world.client(name).get(address).content.decode() for name in ("superuser", "quota_admin"))
+
+    assert '<option value="">Top level</option>' in for_all and "-----" not in for_all
+    assert "Top level" not in for_department and "-----" not in for_department
+    assert f'<option value="{world.nodes["acme/research"].public_id}" selected>acme/research</option>' in for_department
+
+
 def test_a_move_is_previewed_on_its_own_page_before_it_is_done(world: Personas):
     node, client = QuotaNode.objects.get(path="acme/product/search"), world.client("superuser")
     address = f"/quotas/{node.public_id}/move/"
