@@ -199,7 +199,7 @@ def preset_said(fit: PresetFit) -> str:
     """`$2.10/h, starts now`. A start that was foreseen and whose moment has passed since is soon."""
     ahead = "" if fit.starts_in_ms is None else duration(max(60, fit.starts_in_ms // 60_000 * 60))
     starts = STARTS.get(fit.verdict, "no start predicted")
-    starts = f"starts in {ahead}" if ahead and fit.verdict in ("soon", "later") else starts
+    starts = f"starts in about {ahead}" if ahead and fit.verdict in ("soon", "later") else starts
     return starts.capitalize() if fit.hour_micros is None else f"{money(fit.hour_micros)}/h, {starts}"
 
 

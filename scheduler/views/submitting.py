@@ -180,12 +180,11 @@ def job_look(request: HttpRequest) -> HttpResponse:
 @require_safe
 @requires(Can.SUBMIT)
 def job_presets(request: HttpRequest) -> JsonResponse:
-    """When each preset starts and what an hour of it costs, in a line each; it asks to be asked again while the fleet is being read."""
+    """When each preset starts and what an hour of it costs, in a line each; it asks to be asked again while some of them are not known."""
     access = access_of(request)
-    found = preset_fits(access=access, templates=templates_visible(access)[:PRESETS_SHOWN], now=now())
-    if found is None:
-        return JsonResponse({"again": 1000 * AGAIN_SECONDS})
-    return JsonResponse({"presets": {ref: preset_said(fit) for ref, fit in found.items()}})
+    fits = preset_fits(access=access, templates=templates_visible(access)[:PRESETS_SHOWN], now=now())
+    told: dict[str, Any] = {"presets": {ref: preset_said(fit) for ref, fit in fits.found.items()}}
+    return JsonResponse(told | ({"again": 1000 * AGAIN_SECONDS} if fits.more else {}))
 
 
 def _differences(began: Mapping[str, Any] | None, sent: Sent) -> list[tuple[str, str, str]]:

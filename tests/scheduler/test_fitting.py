@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 from django.core.exceptions import ValidationError
+from django.db import connection
 from django.template.loader import render_to_string
+from django.test.utils import CaptureQueriesContext
 
 from gpufleet.core.audit import SYSTEM
 from gpufleet.core.times import now
-from quotas.models import BudgetDay, LedgerEntry, QuotaNode, QuotaShare
+from quotas.models import Budget, BudgetDay, LedgerEntry, QuotaNode, QuotaShare
 from quotas.permissions import Access
 from quotas.services.budgets import budget_create
 from scheduler.engine.model.plan import Decision
@@ -21,9 +23,9 @@ from scheduler.jobs.template_rules import SHIPPED_BY_REF
 from scheduler.models import Job
 from scheduler.presenters.fitting import fit_view
 from scheduler.selectors.templates import templates_visible
-from scheduler.services.forecasts import fitting
+from scheduler.services.forecasts import fitting, presets
 from scheduler.services.forecasts.fitting import Fit, fit_of
-from scheduler.services.forecasts.presets import preset_fits
+from scheduler.services.forecasts.presets import PresetFits, preset_fits
 from scheduler.services.forecasts.proposals import changed
 from scheduler.services.jobs.submission import submission_create, submissions_check
 from scheduler.services.jobs.template_speeds import speeds_state
@@ -330,14 +332,54 @@ def test_presets_say_nothing_of_a_fleet_that_was_read_too_long_ago(two_nodes, mo
     access = two_nodes.access("submitter")
     fitting.GROUNDS.forget()
     fitting.GROUNDS.read(NOON)
-    assert preset_fits(access=access, templates=templates_visible(access), now=NOON + timedelta(seconds=30))
+    assert preset_fits(access=access, templates=templates_visible(access), now=NOON + timedelta(seconds=30)).found
     asked = []
     monkeypatch.setattr(fitting.Grounds, "_beside", lambda grounds, at: asked.append(at))
     monkeypatch.setattr(fitting, "PATIENCE_SECONDS", 0.01)
 
     late = NOON + timedelta(minutes=6)
-    assert preset_fits(access=access, templates=templates_visible(access), now=late) is None
+    assert preset_fits(access=access, templates=templates_visible(access), now=late) == PresetFits({}, more=True)
     assert asked == [late], "and it is read again"
+
+
+def test_presets_play_no_futures_and_read_a_few_rows_however_many_there_are(two_nodes, monkeypatch):
+    """Futures of one of them took 12 seconds of a processor; budgets were added up, and the last quota looked for, once for each."""
+    access = two_nodes.access("submitter")
+    for _ in range(2):
+        run(two_nodes, PATH, limit_seconds=7200)
+    Budget.objects.create(public_id="b-1", quota=two_nodes.nodes[PATH], name="year", unit="gpu_hours", amount=1_000_000, period="year")
+    fitting.GROUNDS.forget()
+    fitting.GROUNDS.read(NOON)
+    monkeypatch.setattr(fitting, "waits_foreseen", None)
+    monkeypatch.setattr(presets, "PATIENCE_SECONDS", 60.0)
+
+    shown = templates_visible(access)
+
+    def asked(most: int) -> tuple[PresetFits, int]:
+        fitting.GROUNDS._serving.answers.clear()
+        with CaptureQueriesContext(connection) as queries:
+            return preset_fits(access=access, templates=shown[:most], now=NOON), len(queries)
+
+    (_, one), (all_of_them, many) = asked(1), asked(len(shown))
+    assert "later" in {fit.verdict for fit in all_of_them.found.values()} and not all_of_them.more
+    assert many - one <= len(shown) - 1, "at most the speeds of each"
+
+
+def test_presets_that_take_longer_than_a_page_waits_are_told_in_turns(two_nodes, monkeypatch):
+    access = two_nodes.access("submitter")
+    fitting.GROUNDS.forget()
+    fitting.GROUNDS.read(NOON)
+    monkeypatch.setattr(presets, "PATIENCE_SECONDS", 0.0)
+    tried = []
+    start_checked = fitting.start_checked
+    monkeypatch.setattr(presets, "start_checked", lambda **asked: tried.append(1) or start_checked(**asked))
+
+    first = preset_fits(access=access, templates=templates_visible(access), now=NOON)
+    assert (len(first.found), first.more, len(tried)) == (1, True, 1)
+    monkeypatch.setattr(presets, "PATIENCE_SECONDS", 60.0)
+    whole = preset_fits(access=access, templates=templates_visible(access), now=NOON)
+    assert first.found.items() <= whole.found.items() and not whole.more
+    assert len(tried) == len(whole.found), "what was found is kept"
 
 
 def test_while_a_fleet_is_read_for_the_first_time_one_is_asked_to_come_again(two_nodes, monkeypatch):

@@ -300,7 +300,7 @@ def test_what_only_simulated_hardware_reads_is_in_the_form_and_seen_where_it_is_
 @pytest.mark.parametrize(
     ("fit", "said"),
     [
-        (PresetFit("later", 7_260_000, 2_100_000), "$2.10/h, starts in 2\u00a0h 1\u00a0min"),
+        (PresetFit("later", 7_260_000, 2_100_000), "$2.10/h, starts in about 2\u00a0h 1\u00a0min"),
         (PresetFit("later", None, None), "Starts soon"),  # its moment has passed since the fleet was read
         (PresetFit("unknown", None, None), "No start predicted"),
     ],

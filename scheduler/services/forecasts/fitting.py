@@ -144,6 +144,16 @@ class Fit:
 
 
 @dataclass(frozen=True, slots=True)
+class Start:
+    """When a job would start, and what all its jobs hold then."""
+
+    verdict: str  # as of a `Fit`
+    at: datetime | None
+    gpu_type: str
+    all_milli: int
+
+
+@dataclass(frozen=True, slots=True)
 class Sequel:
     """Who would start at once, by their names and in the order of the plan, if something else became of some jobs.
 
@@ -340,6 +350,11 @@ class Grounds:
             played = waits_foreseen(stage, {job.name}, seed=seed, most_looks=MOST_LOOKS)
         return foresight.foreseen(played.get(job.name) or estimated(wait))
 
+    def foreseen_by_estimates(self, wait: int) -> Foreseen:
+        """The same by how such forecasts came out before."""
+        side = self._serving
+        return ruled(estimated(wait)) if side is None else side.foresight.foreseen(estimated(wait))
+
     def read(self, now: datetime) -> None:
         """Read the fleet at once, in the caller's own thread."""
         with self._making:
@@ -498,15 +513,13 @@ def fit_checked(*, access: Access, checked: Checked, raw: Mapping[str, Any], now
     range_ = None if at is None else _range(checked, found, at, now)
     if range_ is not None:
         at = range_[1]
-    held_back = said.draft or said.hold or bool(said.after)  # then its hour is chosen later
-    deferral = None if held_back else deferral_of(checked, Tariffs(now), now)
-    gates = [gate for gate in (said.not_before, deferral.to if deferral else None) if gate is not None]
+    deferral, gates = _gates(checked, now)
     start = max([at, *gates]) if at is not None else None
     standing = GROUNDS.types_of((*(stand.node for stand in found.stands), *(node for node, _ in found.nodes))) or {found.quota_type}
     run = seconds_at(slowest_on(said.spec, standing), said.estimate_s, said.limit_s)
     rates = rates_now(now=now) if access.can(Can.SEE_COSTS, checked.quota.path) else {}
     costs = rates.get(found.quota_type)
-    count = said.array.count if said.array else 1
+    count = checked.count
     price = rates_now(now=now).get(found.quota_type)
     charged = _cost(found.milli, run, price)
     budgets = budgets_said(
@@ -565,6 +578,30 @@ def fit_checked(*, access: Access, checked: Checked, raw: Mapping[str, Any], now
     )
     # Where it would stand, and whom it would put out, is known of a start at once, and this one starts in some hours.
     return replace(fit, stands=(), nodes=(), after=(), others=(), reasons=(), backfilled=False) if is_deferred else fit
+
+
+def start_checked(*, checked: Checked, holds: tuple[str, ...], now: datetime) -> Start | None:
+    """The start alone, by estimates and how these came out before: no futures are played, which may take many seconds. `holds`: what keeps it back
+    beside what it says itself. None while the fleet is still being read."""
+    tried = _tried(checked, now)
+    if tried is None:
+        return None
+    found, as_of = tried
+    at = moment_of(found, as_of, now)
+    if at is not None and not _is_at_once(found):
+        at = now + MILLISECOND * GROUNDS.foreseen_by_estimates((at - now) // MILLISECOND).at
+    _, gates = _gates(checked, now)
+    start = max([at, *gates]) if at is not None else None
+    verdict = _verdict(found, (*_held(checked.description, now), *holds), start, now)
+    return Start(verdict, start, found.quota_type, checked.count * (found.milli or checked.gpus_milli))
+
+
+def _gates(checked: Checked, now: datetime) -> tuple[Deferral | None, list[datetime]]:
+    """To which hour it would be deferred, and all moments before which it does not start."""
+    said = checked.description
+    held_back = said.draft or said.hold or bool(said.after)  # then its hour is chosen later
+    deferral = None if held_back else deferral_of(checked, Tariffs(now), now)
+    return deferral, [gate for gate in (said.not_before, deferral.to if deferral else None) if gate is not None]
 
 
 def _instances(spec: Spec, gpu_type: str) -> tuple[tuple[Board, Profile], ...]:

@@ -1,5 +1,6 @@
 """What each template comes to if somebody submits it as it is: when it starts, and what an hour of it costs."""
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -7,11 +8,16 @@ from datetime import datetime
 from gpufleet.core.money import MILLIS_PER_HOUR, cost_micros
 from gpufleet.core.times import MILLISECOND
 from quotas.permissions import Access, Can
+from quotas.selectors.budgets import stopped_above, stops_now
 from quotas.selectors.rates import rates_now
 from scheduler.jobs.template_rules import Template
 from scheduler.selectors.jobs import quota_last_used
-from scheduler.services.forecasts.fitting import GROUNDS, Fit, fit_checked
+from scheduler.selectors.loop import pause_now
+from scheduler.services.forecasts.fitting import GROUNDS, PAUSED, Start, start_checked
 from scheduler.services.jobs.submission import Checked, submissions_judge
+
+# The cards of a page are filled in turns: so long may one answer look for what is not known yet.
+PATIENCE_SECONDS = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,38 +29,54 @@ class PresetFit:
     hour_micros: int | None
 
 
+@dataclass(frozen=True, slots=True)
+class PresetFits:
+    """By the templates' names, without those that need more than they say. `more`: others are found if one asks again."""
+
+    found: dict[str, PresetFit]
+    more: bool = False
+
+
 class _FleetIsRead(Exception):
     """Nothing can be tried yet."""
 
 
-def preset_fits(*, access: Access, templates: Sequence[Template], now: datetime) -> dict[str, PresetFit] | None:
-    """By the templates' names, without those that need more than they say; None while the fleet is being read."""
+def preset_fits(*, access: Access, templates: Sequence[Template], now: datetime) -> PresetFits:
+    """What was found already on the fleet as it was read last, and what is found now within the patience, one at least."""
     if not GROUNDS.at_hand(now):
-        return None
-    described = [{**one.body, "template": one.ref, "quota": quota_last_used(access, one.quota)} for one in templates]
+        return PresetFits({}, more=True)
+    quotas = {below: quota_last_used(access, below) for below in {one.quota for one in templates}}
+    described = [{**one.body, "template": one.ref, "quota": quotas[one.quota]} for one in templates]
     judged = submissions_judge(access=access, descriptions=described, now=now)
-    rates = rates_now(now=now)
-    found = {}
+    rates, stops, paused = rates_now(now=now), stops_now(), pause_now() is not None
+    found: dict[str, PresetFit] = {}
+    until = time.monotonic() + PATIENCE_SECONDS
     try:
-        for template, raw, checked in zip(templates, described, judged, strict=True):
-            if isinstance(checked, Checked):
-                fit = _fit(access, template, checked, raw, now)
-                rate = rates.get(fit.gpu_type) if access.can(Can.SEE_COSTS, checked.quota.path) else None
-                hour = None if rate is None else cost_micros(gpu_milli=fit.all_milli, millis=MILLIS_PER_HOUR, micros_per_gpu_hour=rate)
-                ahead = None if fit.at is None or fit.at <= now else (fit.at - now) // MILLISECOND
-                found[template.ref] = PresetFit(fit.verdict, ahead, hour)
+        for template, checked in zip(templates, judged, strict=True):
+            if not isinstance(checked, Checked):
+                continue
+            if found and time.monotonic() > until:
+                return PresetFits(found, more=True)
+            path = checked.quota.path
+            stop = stopped_above(path, stops)
+            holds = (*([stop.budget] if stop else []), *([PAUSED] if paused else []))
+            start = _start(template, checked, holds, now)
+            rate = rates.get(start.gpu_type) if access.can(Can.SEE_COSTS, path) else None
+            hour = None if rate is None else cost_micros(gpu_milli=start.all_milli, millis=MILLIS_PER_HOUR, micros_per_gpu_hour=rate)
+            ahead = None if start.at is None or start.at <= now else (start.at - now) // MILLISECOND
+            found[template.ref] = PresetFit(start.verdict, ahead, hour)
     except _FleetIsRead:
-        return None
-    return found
+        return PresetFits(found, more=True)
+    return PresetFits(found)
 
 
-def _fit(access: Access, template: Template, checked: Checked, raw: dict[str, object], now: datetime) -> Fit:
+def _start(template: Template, checked: Checked, holds: tuple[str, ...], now: datetime) -> Start:
     """Tried once for each reading of the fleet, and kept with it."""
 
-    def find() -> Fit:
-        fit = fit_checked(access=access, checked=checked, raw=template.completed(raw), now=now, changes=False)
-        if fit is None:
+    def find() -> Start:
+        start = start_checked(checked=checked, holds=holds, now=now)
+        if start is None:
             raise _FleetIsRead
-        return fit
+        return start
 
-    return GROUNDS.remembered(("preset", template.key, template.version, checked.quota.path, access.actor.name), find)
+    return GROUNDS.remembered(("preset", template.key, template.version, checked.speeds, checked.quota.path, holds), find)
