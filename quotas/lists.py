@@ -262,6 +262,8 @@ LEDGER = Table(
         Choice("phase", "Phase", Phase.choices),
         Text("owner", "Owner", "owner", lookup="iexact"),
         Text("node", "Node", "node", lookup="exact"),
+        Text("cost_centre", "Cost centre", "cost_centre", lookup="exact"),
+        Text("tier", "Tier", "tier", lookup="exact", hint="Such as whole or mig:1g.10gb"),
         Moment("from", "From", "until", open_ended=True),
         Moment("to", "To", "since", until=True),
     ),
@@ -271,5 +273,5 @@ LEDGER = Table(
     row_key="entry.pk",
     row_field="id",
     example="team:acme/research class:borrowed",
-    rarely=("phase", "owner", "node"),
+    rarely=("phase", "owner", "node", "cost_centre", "tier"),
 )

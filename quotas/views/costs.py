@@ -135,9 +135,12 @@ def _chart(request: HttpRequest, period: Period, moment: datetime) -> HttpRespon
 @require_safe
 @requires(Can.SEE_COSTS)
 def cost_lines(request: HttpRequest) -> HttpResponse:
+    """Those behind one row of the report. An address that names no row leads to the report."""
     access = access_of(request)
     period, (by, _) = _period(request), _asked(request)
-    key = request.GET.get("key", "")[:500]
+    if "key" not in request.GET:
+        return redirect(f"{reverse('costs')}?{urlencode(address_of(period) | {'by': by})}")
+    key = request.GET["key"][:500]
     rows = lines_of(access, period, by, key).select_related("corrects")
     address = address_of(period)
     context = {
@@ -165,7 +168,7 @@ def _ledger(period: Period, by: str, key: str) -> str:
     asked = {"from": f"{period.first}", "to": f"{period.last}"}
     if by == "day":
         asked = {"from": key, "to": key}
-    elif by in BY and by not in ("cost_centre", "tier"):
+    elif by in BY and key:
         asked[IN_LEDGER.get(by, by)] = key
     return urlencode(asked)
 

@@ -163,7 +163,7 @@ PAGES = [
         data=lambda w: {"revision": w.cancelled_reservation.revision},
     ),
     Expect("GET", "cost/", COSTS),
-    Expect("GET", "cost/lines/", COSTS),
+    Expect("GET", "cost/lines/", COSTS, lands=(302,)),
     Expect("GET", "cost/lines/<int:pk>/", COSTS, lambda w: {"pk": w.charge_line.pk}),
     Expect("GET", "cost/file/", COSTS, lambda w: w.charge_line and {}),
     Expect("GET", "cost/<str:month>/close/", PRICES, lambda w: {"month": f"{w.charge_line.month}"}),

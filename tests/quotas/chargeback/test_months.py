@@ -165,6 +165,31 @@ def test_a_line_leads_to_the_rows_of_the_ledger(world) -> None:
     assert "worker 0, attempt 1" in page
 
 
+def test_each_row_leads_to_its_lines_and_these_to_their_entries_of_the_ledger(world) -> None:
+    month_refresh(first=OCTOBER, now=LATER)
+    finance = world.client("finance")
+
+    for by, key, jobs in (("cost_centre", "CC-1", {"j-1"}), ("tier", "whole", {"j-1", "j-2", "j-3"}), ("cost_centre", "", {"j-2"})):
+        report_page = finance.get(f"/cost/?month=2026-10&by={by}").content.decode()
+        assert f'href="/cost/lines/?month=2026-10&amp;by={by}&amp;key={key}"' in report_page
+        lines = finance.get(f"/cost/lines/?month=2026-10&by={by}&key={key}").content.decode()
+        assert set(re.findall(r">(j-\d)</a>", lines)) == jobs
+        ledger = re.search(r'href="(/quotas/ledger/[^"]+)">Ledger<', lines)
+        assert ledger is not None
+        entries = finance.get(ledger[1].replace("&amp;", "&")).content.decode()
+        assert set(re.findall(r">(j-\d)</a>", entries)) == (jobs if key else {"j-1", "j-2", "j-3"}), "no filter stands for none"
+
+
+def test_an_address_of_lines_without_a_row_leads_to_the_report(world) -> None:
+    month_refresh(first=OCTOBER, now=LATER)
+    finance = world.client("finance")
+
+    assert finance.get("/cost/lines/?month=2026-10&by=cost_centre")["Location"] == "/cost/?month=2026-10&by=cost_centre"
+    page = finance.get("/cost/lines/?month=2026-10&by=cost_centre&key=CC-9").content.decode()
+    assert "No lines in this period." in page and 'class="btn" href="/cost/?month=2026-10&amp;by=cost_centre">Costs</a>' in page
+    assert finance.get("/cost/lines/").status_code == 302
+
+
 def test_a_month_that_runs_and_one_that_is_closed_cannot_be_closed(world) -> None:
     with pytest.raises(Conflict, match="not over"):
         close(world, date(2027, 1, 1))
