@@ -25,7 +25,7 @@ from quotas.budgets import bullet
 from quotas.chargeback.days import day_range, day_ranges, days_chart, report_chart
 from quotas.chargeback.months import month_at
 from quotas.chargeback.periods import Period
-from quotas.chargeback.report import report
+from quotas.chargeback.report import report, rows_shown
 from quotas.selectors.budgets import budgets_listed, standings
 from quotas.selectors.rates import price_book
 
@@ -118,7 +118,7 @@ def month(request: HttpRequest) -> HttpResponse:
         "chart": report_chart(found) if chosen == ranges[-1] else days_chart(access, found.period, chosen, moment),
         "range": chosen,
         "ranges": ranges,
-        "departments": budgeted_now(found.rows[:DEPARTMENTS_SHOWN], rows),
+        "departments": budgeted_now(rows_shown(found.rows, found.total)[:DEPARTMENTS_SHOWN], rows),
         "causes": idle_by_cause(found.idle, allocated=idle.micros * NANOS_PER_MICRO),
         "few": {"idle": idle.few},
         "budgets": [(one, bullet(one)) for one in rows[:BUDGETS_SHOWN]],

@@ -16,9 +16,11 @@ def shares(whole: int, weights: Sequence[int]) -> list[int]:
     return found
 
 
-def rounded(parts: Sequence[int], unit: int) -> list[int]:
-    """Parts in units, whose sum is the rounded sum of all. Each is the unit below or above its exact value, and nothing stays nothing."""
-    whole = (2 * sum(parts) + unit) // (2 * unit)
+def rounded(parts: Sequence[int], unit: int, whole: int | None = None) -> list[int]:
+    """Parts in units, whose sum is the rounded sum of all. Each is the unit below or above its exact value, and nothing stays nothing.
+
+    `whole`: the sum in units where it is rounded by another rule, the unit below or above its exact value, too."""
+    whole = (2 * sum(parts) + unit) // (2 * unit) if whole is None else whole
     found = [part // unit for part in parts]
     remainders = sorted((place for place, part in enumerate(parts) if part % unit), key=lambda place: (-(parts[place] % unit), place))
     for place in remainders[: whole - sum(found)]:

@@ -11,6 +11,7 @@ MILLION = 1_000_000
 HOUR = 1000 * 3_600_000
 # Milli-GPU times milliseconds times micro-units in one nano-unit: an hour has HOUR, a micro-unit has 1000 nano-units.
 PER_NANO = HOUR // 1000
+CENT = 10_000_000  # nano-units
 FOREVER = 1 << 62
 PREEMPTIBLE = "preemptible"
 
@@ -28,7 +29,7 @@ def amount_nanos(milli_millis: int, micros_per_hour: int) -> int:
 
 
 def cents(nanos: int) -> int:
-    return half_even(nanos, 10_000_000)
+    return half_even(nanos, CENT)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime
 from typing import Any, NamedTuple
 
@@ -14,10 +14,11 @@ from django.db.models.functions import Cast
 from django.db.models.lookups import Exact, IsNull
 from django.http import Http404
 
+from gpufleet.core.rounding import rounded
 from gpufleet.core.times import millis
 from quotas.chargeback.months import Span, month_at
 from quotas.chargeback.periods import YEARS, Period
-from quotas.chargeback.pricing import half_even
+from quotas.chargeback.pricing import CENT, HOUR, cents, half_even
 from quotas.chargeback.rating import shared
 from quotas.chargeback.sums import AMOUNTS, SUMMED, Sums, day_costs, line_sums, sums_of
 from quotas.models import (
@@ -78,6 +79,7 @@ class Row:
     measured: int = 0  # how much of the use has telemetry
     computing: int = 0  # how much of that was SM-active
     reserved_unused: int = 0  # of the windows of its reservations
+    exact_use: int = 0  # where its use is rounded for a table
 
     @property
     def efficiency_percent(self) -> int | None:
@@ -86,7 +88,8 @@ class Row:
 
     @property
     def measured_percent(self) -> int:
-        return round(100 * self.measured / self.milli_millis) if self.milli_millis else 0
+        used = self.exact_use or self.milli_millis
+        return round(100 * self.measured / used) if used else 0
 
     @property
     def label(self) -> str:
@@ -526,6 +529,37 @@ def _budgets(access: Access, period: Period, paths: Set[str], now: datetime) -> 
         if not one.period.is_over and (known is None or one.percent > known.percent):
             most[path] = Budgeted(one.percent, one.budget.name)
     return most
+
+
+# Tables
+
+# The units in which tables show what a row has.
+SHOWN_IN = {
+    **dict.fromkeys(("list_nanos", "contracted_nanos", "effective_nanos", "before_nanos", "idle_nanos"), CENT),
+    **dict.fromkeys(("milli_millis", "borrowed", "reserved_unused"), HOUR // 10),
+}
+
+
+def rows_shown(rows: Sequence[Row], total: Row, shown: Row | None = None) -> list[Row]:
+    """Rows in whole cents and tenths of GPU-hours that add up to the total as it is shown, by largest remainder. What the total has beyond these
+    rows counts as one more row. `shown`: the total in the same units, where it is itself a row of another table."""
+    told: list[dict[str, Any]] = [{"exact_use": row.milli_millis} for row in rows]
+    for name, unit in SHOWN_IN.items():
+        whole = half_even(getattr(shown or total, name), unit)
+        parts = _parts_shown([getattr(row, name) for row in rows], getattr(total, name), unit, whole)
+        for facts, part in zip(told, parts, strict=True):
+            facts[name] = part
+    return [replace(row, **facts) for row, facts in zip(rows, told, strict=True)]
+
+
+def idle_shown(report: Report) -> list[Idle]:
+    """The same of the uncharged time, by type and cause."""
+    costs = _parts_shown([one.effective_nanos for one in report.idle], report.idle_total, CENT, cents(report.idle_total))
+    return [replace(one, effective_nanos=cost) for one, cost in zip(report.idle, costs, strict=True)]
+
+
+def _parts_shown(parts: Sequence[int], exact: int, unit: int, whole: int) -> list[int]:
+    return [unit * part for part in rounded([*parts, exact - sum(parts)], unit, whole)[:-1]]
 
 
 # Drill-down

@@ -13,7 +13,7 @@ from django.db.models import QuerySet, Sum
 from quotas.chargeback.lettering import lettered
 from quotas.chargeback.periods import Period
 from quotas.chargeback.pricing import HOUR, cents, half_even
-from quotas.chargeback.report import Report, Row, above, bars_of, lines_seen
+from quotas.chargeback.report import Report, Row, above, bars_of, lines_seen, rows_shown
 from quotas.models import ChargeLine, NodeKind, QuotaNode
 from quotas.permissions import Access
 
@@ -127,19 +127,20 @@ class _Statement:
         margins = dict.fromkeys(("leftMargin", "rightMargin", "topMargin", "bottomMargin"), margin)
         document = self.Document(file, pagesize=self.size, title=self.title, author=self.company, **margins)
         parts: list[Any] = []
+        teams = rows_shown([_added(sheet.path, [sheet.total]) for sheet in found], _total_of(whole))
         if len(found) != 1:
             days = dict(whole.days)
             parts += [self.Mark("All teams", "all"), *self._head("All teams"), self._totals(_total_of(whole)), *self._plot(days)]
-            parts += self._table("By team", [_added(sheet.path, [sheet.total]) for sheet in found], _total_of(whole))
-        for number, sheet in enumerate(found):
+            parts += self._table("By team", teams, _total_of(whole))
+        for number, (sheet, shown) in enumerate(zip(found, teams, strict=True)):
             parts += [self.PageBreak()] if parts else []
-            parts += [self.Mark(sheet.path, f"team-{number}"), *self._section(sheet)]
+            parts += [self.Mark(sheet.path, f"team-{number}"), *self._section(sheet, shown)]
         document.build(parts, onFirstPage=self._foot, onLaterPages=self._foot)
         return file.getvalue()
 
     def _foot(self, canvas: Any, document: Any) -> None:
         canvas.saveState()
-        font, said = lettered(f"{self.company} · {self.title} · amounts are sums of exact lines, rounded half to even")
+        font, said = lettered(f"{self.company} · {self.title} · amounts are sums of exact lines, rounded so that rows add up to totals")
         canvas.setFont(font, 7.5)
         canvas.setFillColor(self.colors.HexColor("#5b6573"))
         canvas.drawString(document.leftMargin, 10 * self.mm, said)
@@ -156,16 +157,17 @@ class _Statement:
             self.Spacer(1, 4 * self.mm),
         ]
 
-    def _section(self, sheet: Sheet) -> list[Any]:
-        parts = [*self._head(sheet.path, sheet.title), self._totals(sheet.total)]
+    def _section(self, sheet: Sheet, shown: Row) -> list[Any]:
+        """`shown`: its total as the table of all teams has it."""
+        parts = [*self._head(sheet.path, sheet.title), self._totals(shown)]
         if sheet.corrections:
             said = f"Corrections of earlier months in it: {_money(sheet.corrections)} {self.currency}."
             parts += [self.Spacer(1, 2 * self.mm), self.Paragraph(said, self.styles["Normal"])]
         parts += self._plot(sheet.days)
-        if len(sheet.projects) > 1:
-            parts += self._table("By project", sheet.projects, sheet.total)
-        parts += self._table("By GPU type and class", sheet.kinds, sheet.total)
-        parts += self._table("Largest jobs", [*sheet.jobs, *([sheet.more_jobs] if sheet.more_jobs else [])], sheet.total)
+        jobs = [*sheet.jobs, *([sheet.more_jobs] if sheet.more_jobs else [])]
+        projects = sheet.projects if len(sheet.projects) > 1 else ()
+        for heading, rows in (("By project", projects), ("By GPU type and class", sheet.kinds), ("Largest jobs", jobs)):
+            parts += self._table(heading, rows_shown(rows, sheet.total, shown), shown) if rows else []
         return parts
 
     def _totals(self, row: Row) -> Any:

@@ -9,9 +9,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from enum import StrEnum
 
-from quotas.chargeback.pricing import HOUR, amount_nanos, cents, half_even
-
-CENT = 10_000_000
+from quotas.chargeback.pricing import CENT, HOUR, amount_nanos, cents, half_even
 
 
 class Basis(StrEnum):

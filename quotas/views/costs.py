@@ -30,6 +30,7 @@ from quotas.chargeback.report import (
     BY,
     RULES,
     closed_after,
+    idle_shown,
     idle_unknown,
     labels_known,
     line_for,
@@ -38,6 +39,7 @@ from quotas.chargeback.report import (
     months_known,
     pieces_of,
     report,
+    rows_shown,
 )
 from quotas.forms import show_faults
 from quotas.models import ChargeMonth, RateCard
@@ -98,6 +100,8 @@ def costs(request: HttpRequest) -> HttpResponseBase:
     context = {
         "version": version,
         "report": found,
+        "rows": rows_shown(found.rows, found.total),
+        "idle": idle_shown(found),
         "chart": report_chart(found) if chosen == ranges[-1] else days_chart(access, period, chosen, moment),
         "range": chosen,
         "ranges": ranges,

@@ -14,7 +14,7 @@ from gpufleet.core.audit import SYSTEM
 from quotas.chargeback.files import file_of
 from quotas.chargeback.months import Span, month_at
 from quotas.chargeback.periods import Period
-from quotas.chargeback.report import report
+from quotas.chargeback.report import report, rows_shown
 from quotas.models import ChargeMonth, CostMail, CostMailing, MailState
 from quotas.permissions import Access, Can, Grant, access_for_user
 from quotas.services.cost_mails import due_at, mailings_make
@@ -90,7 +90,7 @@ def mail_of(mailing: CostMailing, now: datetime) -> EmailMessage:
         "name": str(mailing.user),
         "node": node,
         "report": found,
-        "rows": found.rows[:SHOWN],
+        "rows": rows_shown(found.rows, found.total)[:SHOWN],
         "more": max(0, len(found.rows) - SHOWN) + found.more,
         "currency": found.month.currency if found.month else settings.CURRENCY,
         "console": settings.PUBLIC_URL.rstrip("/"),

@@ -7,14 +7,16 @@ import pytest
 from django.core.exceptions import PermissionDenied
 from django.db import DatabaseError, connection, transaction
 from django.db.models import Sum
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gpufleet.core.faults import Conflict
 from gpufleet.core.times import now
 from quotas.chargeback.cards import card_activate, card_draft
 from quotas.chargeback.months import Span, chain_faults, costs_turn, idle_write, month_at, month_close, month_refresh
 from quotas.chargeback.periods import Period
-from quotas.chargeback.pricing import HOUR
-from quotas.chargeback.report import BY, line_for, pieces_of, report
+from quotas.chargeback.pricing import CENT, HOUR, cents, half_even
+from quotas.chargeback.report import BY, Row, line_for, pieces_of, report, rows_shown
 from quotas.chargeback.sums import sums_faults, sums_write
 from quotas.models import ChargeIdle, ChargeLine, ChargeMonth, RateCard
 from quotas.templatetags.costs import hours, money
@@ -95,6 +97,40 @@ def test_a_lead_sees_the_own_subtree_alone(world) -> None:
     assert "nlp" in page.split("<main")[1]
     assert re.findall(r'<option value="label:(\w+)"', page) == ["run"], "the labels that jobs have are offered"
     assert "acme/product" not in page and "product/" not in page
+
+
+@given(
+    st.lists(st.integers(-(10**9), 10**12), max_size=8),
+    st.integers(-(10**8), 10**12),
+)
+def test_rows_add_up_to_the_total_as_it_is_shown(parts, rest) -> None:
+    rows = [Row(f"{place}", effective_nanos=part, milli_millis=abs(part), measured=abs(part) // 2) for place, part in enumerate(parts)]
+    total = Row("", effective_nanos=sum(parts) + rest, milli_millis=sum(map(abs, parts)))
+
+    shown = rows_shown(rows, total)
+
+    assert all(row.effective_nanos % CENT == 0 for row in shown)
+    assert all(abs(row.effective_nanos - own.effective_nanos) < CENT for row, own in zip(shown, rows, strict=True))
+    assert abs(CENT * cents(total.effective_nanos) - rest - sum(row.effective_nanos for row in shown)) < CENT
+    assert sum(row.milli_millis for row in shown) == HOUR // 10 * half_even(total.milli_millis, HOUR // 10)
+    assert [row.measured_percent for row in shown] == [row.measured_percent for row in rows]
+
+
+def test_rows_on_pages_add_up_to_the_cent(world) -> None:
+    """Three times 66 and two thirds cents were 0.67 each of 2.00."""
+    thirds = Span(NOVEMBER).next
+    for place, path in enumerate(("acme/research/nlp", "acme/research/vision", "acme/product/search")):
+        used(world.nodes[path], datetime(2026, 12, 1, place, tzinfo=UTC), 1 / 3, job=f"j-{place}")
+    month_refresh(first=thirds, now=datetime(2026, 12, 2, tzinfo=UTC))
+    finance = world.client("finance")
+
+    for by in ("team", "project", "job"):
+        page = finance.get(f"/cost/?month=2026-12&by={by}").content.decode()
+        assert sorted(re.findall(r'data-said="Cost \(USD\)" class="num">([\d.]+)<', page)) == ["0.66", "0.67", "0.67"]
+        assert sorted(re.findall(r'data-said="GPU-hours" class="num">([\d.]+)<', page)) == ["0.3", "0.3", "0.4"]
+        assert '<span class="value">2.00</span>' in page and '<span class="value">1.0</span>' in page
+    file = b"".join(finance.get("/cost/file/?month=2026-12&by=team&format=summary").streaming_content).decode()
+    assert file.count(",0.666666667,0.666666667,") == 3 and "Total," in file, "files are exact"
 
 
 def test_idle_cost_is_distributed_to_the_last_nano_unit(world) -> None:
