@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+from gpufleet.core.lengths import length_written
+
 # By the kind of pydantic's fault. Those of a pattern are told by the pattern, by whoever has it.
 WORDS: dict[str, str] = {
     "missing": "This field is required.",
@@ -28,8 +30,13 @@ WORDS: dict[str, str] = {
 }
 
 
+BOUNDS = {"ge", "gt", "le", "lt"}
+
+
 def said(fault: Mapping[str, Any]) -> str:
-    """One of pydantic's faults, as the console speaks."""
+    """One of pydantic's faults, as the console speaks. Bounds of lengths of time have their unit."""
     words = WORDS.get(fault["type"])
     told = {name: int(value) if isinstance(value, float) and value.is_integer() else value for name, value in (fault.get("ctx") or {}).items()}
+    if str((fault.get("loc") or ("",))[-1]).endswith("_s"):
+        told = {name: length_written(value) if name in BOUNDS and isinstance(value, int) else value for name, value in told.items()}
     return words.format(**told) if words else f"{fault['msg'].removeprefix('Value error, ').rstrip('.')}."

@@ -11,6 +11,7 @@ from typing import Any
 
 from pydantic import ValidationError as SchemaError
 
+from gpufleet.core.lengths import length_written
 from scheduler.jobs.fields import steps_of, value_at, value_written
 from scheduler.jobs.reading import Faults
 from scheduler.jobs.schema import WAYS, Array
@@ -82,7 +83,7 @@ class Template:
                 found[path] = [f"The template {self.ref} keeps it at {_shown(wanted)}."]
         for path, limit in self.limits.items():
             for value, where in self._meant(path, raw):
-                if value is not None and (said := _beyond(value, limit)):
+                if value is not None and (said := _beyond(path, value, limit)):
                     found.setdefault(where, []).append(f"{said}, by the template {self.ref}.")
         return found
 
@@ -129,12 +130,17 @@ def bound_said(path: str, limit: Mapping[str, Any]) -> str:
     return "; ".join(words)
 
 
-def _beyond(value: Any, limit: Mapping[str, Any]) -> str:
+def _bound(path: str, value: Any) -> str:
+    """As a fault says it: a length of time with its unit."""
+    return length_written(value) if path.endswith("_s") and isinstance(value, int) else value_written(path, value)
+
+
+def _beyond(path: str, value: Any, limit: Mapping[str, Any]) -> str:
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if number and limit.get("least") is not None and value < limit["least"]:
-        return f"At least {limit['least']}"
+        return f"At least {_bound(path, limit['least'])}"
     if number and limit.get("most") is not None and value > limit["most"]:
-        return f"At most {limit['most']}"
+        return f"At most {_bound(path, limit['most'])}"
     allowed = limit.get("one_of")
     if allowed and not set(map(str, value if isinstance(value, list) else [value])) <= set(map(str, allowed)):
         return f"One of {', '.join(map(str, allowed))}"

@@ -64,7 +64,8 @@ def change_in_words(change: str, to: object) -> str:
     """What would let a job start now, as the end of a sentence."""
     shown = " or ".join(map(str, to)) if isinstance(to, list | tuple) else to
     if change.startswith("roles."):
-        return f"with {shown} worker{'s' * (to != 1)} of role {change.split('.')[1]}"
+        role = change.split(".")[1]
+        return f"with {shown} worker{'s' * (to != 1)}{f' of role {role}' * (role != 'worker')}"
     if change not in _CHANGES:
         return f"with {change} as {shown}"
     return _CHANGES[change].format(to=shown or "the whole cluster")

@@ -172,7 +172,7 @@ def _takers(fit: Fit, told: Discretion) -> str:
 
 def _notes(fit: Fit) -> tuple[str, ...]:
     """What else narrows where it may run, and how fast it is in a part of a GPU."""
-    told = [*_parts(fit), *fit.budgets]
+    told = [*_parts(fit), *(fit.budgets if fit.verdict != "never" else ())]
     if fit.without_images:
         *first, last = fit.without_images
         named = f"{', '.join(first)} and {last}" if first else last

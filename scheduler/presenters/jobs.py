@@ -90,9 +90,13 @@ WORDS = ("non-preemptible",)  # with a hyphen, and no names
 _INSTANT = re.compile(r"\b(\d{4}-\d\d-\d\d)T(\d\d:\d\d)(?::\d\d(?:\.\d+)?)?Z")
 
 
+# The name of the role of those who name none.
+_ITS_ROLE = re.compile(r"\b(workers?) of role worker\b")
+
+
 def sentence(text: str) -> str:
     """The engine's words as a sentence: a capital in front, a stop behind, moments as people write them."""
-    text = _INSTANT.sub(r"\1 \2 UTC", text.strip())
+    text = _INSTANT.sub(r"\1 \2 UTC", _ITS_ROLE.sub(r"\1", text.strip()))
     if not text:
         return ""
     # Names are written as they are, also where they begin a sentence.

@@ -216,7 +216,7 @@ def test_what_can_never_start_says_why(two_nodes):
 
     assert (found.verdict, found.at) == ("never", None)
     assert [reason["code"] for reason in found.reasons] == ["empty_fleet"]
-    assert [(one.path, one.to, one.now) for one in found.changes] == [("workers", 1, True)]
+    assert [(one.path, one.to, one.now) for one in found.changes] == [("workers", 2, True)]
 
 
 def test_the_cost_is_for_those_who_see_costs(two_nodes):
@@ -326,6 +326,27 @@ def test_nobody_else_waits_while_futures_are_played_for_a_job(two_nodes, monkeyp
 
     assert found.verdict == "later"
     assert answered[0][0].stands, "it starts at once"
+
+
+def test_the_number_of_workers_that_is_proposed_is_the_largest_that_starts_as_soon(two_nodes):
+    """Of 40, it tried 39, 30, 20, 10 and 1, and proposed 10."""
+    found = fit(two_nodes.access("submitter"), gpus=1, workers=40)
+
+    assert [(one.path, one.to, one.now) for one in found.changes if one.path == "workers"] == [("workers", 16, True)]
+
+
+def test_a_job_that_never_starts_is_told_neither_its_quota_nor_its_cost(two_nodes):
+    access = two_nodes.access("submitter")
+
+    def panel(**wish: Any) -> str:
+        found = fit(access, **wish)
+        return render_to_string("scheduler/_fit.html", {"view": fit_view(found, access, {})})
+
+    never = panel(gpus=64)
+    assert "Never starts like this" in never
+    assert not any(words in never for words in ("Under which quota", "What it costs", "You cannot view prices"))
+    assert "can hold a worker: " in never and "role worker" not in never
+    assert "Under which quota" in panel(gpus=1)
 
 
 def test_presets_say_nothing_of_a_fleet_that_was_read_too_long_ago(two_nodes, monkeypatch):

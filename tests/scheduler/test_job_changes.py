@@ -107,7 +107,7 @@ def test_each_fault_stands_at_its_field_and_nothing_typed_is_lost(client, mine):
     again = fields_in(told)
     assert {path: again[path] for path in wrong} == wrong
     assert fault_at(told, "priority") == ["A whole number is wanted."]
-    assert fault_at(told, "limit_s") == ["At least 1."]
+    assert fault_at(told, "limit_s") == ["At least 1s."]
     assert fault_at(told, "deadline") == ["A time is wanted, such as 2026-11-20T09:00:00Z."]
     assert fault_at(told, "name") == ["It is empty."]
     assert fault_at(told, "roles[0].min") == ["A whole number is wanted."]

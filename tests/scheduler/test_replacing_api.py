@@ -43,7 +43,7 @@ def test_a_replacement_is_looked_at_begun_and_stopped(personas, ask, served):  #
     ("body", "path", "words"),
     [
         ({"max_unavailable": 0}, "max_unavailable", "At least 1."),
-        ({"within_s": 1}, "within_s", "At least 10."),
+        ({"within_s": 1}, "within_s", "At least 10s."),
         ({"role": "driver"}, "role", "Choose one of server."),
         ({"reason": "x" * 281}, "reason", "At most 280"),
         ({"count": 2}, "count", "no key"),

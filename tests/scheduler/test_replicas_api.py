@@ -155,7 +155,7 @@ def test_it_says_which_replicas_are_ready_and_why_others_are_not(personas, ask):
         ({"http": {"host": "10.0.0.1"}}, "http.host", "There is no key host here"),
         ({"tcp": {"port": 0}}, "tcp.port", "At least 1."),
         ({"command": "curl x"}, "command", "A list is wanted."),
-        ({"tcp": {}, "period_s": 0}, "period_s", "At least 1."),
+        ({"tcp": {}, "period_s": 0}, "period_s", "At least 1s."),
         ({"tcp": {}, "failures": 1000}, "failures", "At most 100."),
     ],
 )

@@ -401,7 +401,7 @@ def test_what_a_template_locks_and_bounds_holds_wherever_it_is_submitted(persona
     assert told["faults"] == {
         "class": ["The template notebook keeps it at interactive."],
         "gpus": ["At most 2, by the template notebook."],
-        "limit_s": ["At most 86400, by the template notebook."],
+        "limit_s": ["At most 1d, by the template notebook."],
     }
     answer = personas.client("submitter").post(
         "/api/v1/jobs", {"template": "notebook", "name": "mine", "quota": PATH}, content_type="application/json"

@@ -73,7 +73,7 @@ def test_a_waiting_job_says_in_its_row_why_it_waits(personas, ours):
     [
         ({"change": "gpu_types", "to": ["A100-SXM-80GB", "L40S-48GB"]}, "It would start now on A100-SXM-80GB or L40S-48GB."),
         ({"change": "topology.required", "to": None}, "It would start now with its required level widened to the whole cluster."),
-        ({"change": "roles.worker.min", "to": 3}, "It would start now with 3 workers of role worker."),
+        ({"change": "roles.worker.min", "to": 3}, "It would start now with 3 workers."),
         ({"change": "preemptible", "to": True}, "It would start now as preemptible work."),
     ],
 )

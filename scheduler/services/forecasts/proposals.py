@@ -12,6 +12,7 @@ from scheduler.services.jobs.submission import Checked, submissions_judge
 
 MOST_CHANGES = 3
 MOST_DATED = 4
+MOST_BETWEEN = 4  # numbers of workers that are tried between one that starts it sooner and the next larger one that does not
 FOREVER_MS = 10 * 366 * 86_400_000
 
 # What becomes of a job with a change at a path, and of which moment that is; None: the fleet is being read. Dates take longest.
@@ -37,6 +38,7 @@ def moment_of(found: Trial, as_of: datetime, now: datetime) -> datetime | None:
 def changes_found(access: Access, checked: Checked, raw: Mapping[str, Any], found: Trial, tried_as: TriedAs, now: datetime) -> tuple[Change, ...]:
     """The gentlest changes that start it at once; where there are fewer than three, those that start it sooner than `found`, which is as it is."""
     known: dict[str, Change] = {}
+    refused: dict[str, Any] = {}  # the value of each path that was tried last, and brings nothing
     later: list[tuple[str, Any, Checked]] = []
     candidates = list(_candidates(checked.description))
     alone = {key: value for key, value in raw.items() if key != "array"}
@@ -50,11 +52,11 @@ def changes_found(access: Access, checked: Checked, raw: Mapping[str, Any], foun
         if answer is None:
             break
         tried, as_of = answer
-        if tried.at is not None:
-            at = moment_of(tried, as_of, now) or now
-            if at <= now or _is_sooner(tried, found):
-                known[path] = Change(path, value, at, at <= now)
-        elif not tried.never and not any(one == path for one, _, _ in later):
+        if tried.at is not None and (better := _better(path, value, tried, found, as_of, now)) is not None:
+            known[path] = _largest(access, alone, checked.description, better, refused.get(path), found, tried_as, now)
+            continue
+        refused[path] = value
+        if tried.at is None and not tried.never and not any(one == path for one, _, _ in later):
             later.append((path, value, other))
     for path, value, other in later[:MOST_DATED]:
         if len(known) >= MOST_CHANGES or path in known:
@@ -67,6 +69,52 @@ def changes_found(access: Access, checked: Checked, raw: Mapping[str, Any], foun
         if at_then is not None and _is_sooner(tried, found):
             known[path] = Change(path, value, at_then, False)
     return tuple(sorted(known.values(), key=lambda change: (not change.now, change.at, change.path)))
+
+
+def _better(path: str, value: Any, tried: Trial, found: Trial, as_of: datetime, now: datetime) -> Change | None:
+    """The change, if it starts the job at once or sooner."""
+    at = moment_of(tried, as_of, now) or now
+    return Change(path, value, at, at <= now) if at <= now or _is_sooner(tried, found) else None
+
+
+def _largest(
+    access: Access,
+    raw: Mapping[str, Any],
+    said: JobDescription,
+    better: Change,
+    refused: int | None,
+    found: Trial,
+    tried_as: TriedAs,
+    now: datetime,
+) -> Change:
+    """The same with as many workers as start it just as soon: only some numbers were tried, and it may be one between two of them."""
+    counts = [] if refused is None else _between(said, better.path, better.to, refused)
+    for _ in range(MOST_BETWEEN):
+        if not counts:
+            break
+        middle = len(counts) // 2
+        (judged,) = submissions_judge(access=access, descriptions=[changed(raw, better.path, counts[middle])], now=now)
+        answer = tried_as(better.path, judged, False) if isinstance(judged, Checked) else None
+        if answer is None:
+            break
+        tried, as_of = answer
+        more = _better(better.path, counts[middle], tried, found, as_of, now) if tried.at is not None else None
+        if more is not None and more.at <= better.at:
+            better, counts = more, counts[middle + 1 :]
+        else:
+            counts = counts[:middle]
+    return better
+
+
+def _between(said: JobDescription, path: str, low: int, high: int) -> list[int]:
+    """The numbers of workers between two that the job may have."""
+    if path == "workers":
+        return list(range(low + 1, high))
+    if path != "roles[0].min" or said.roles is None:
+        return []
+    role = said.roles[0]
+    most = role.max or role.min
+    return [count for count in range(low + 1, high) if (most - count) % role.step == 0]
 
 
 def _is_sooner(tried: Trial, found: Trial) -> bool:
