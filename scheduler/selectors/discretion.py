@@ -13,10 +13,12 @@ from scheduler.models import Job
 
 ANOTHER_JOB, ANOTHER_TEAM = "another job", "another team"
 _JOB = re.compile(r"\bj-\d+\b")
+# With the word for it that may stand before: `job j-3`, `service j-4`.
+_CALLED = re.compile(r"\b(?:(job|service) )?(j-\d+)\b")
 # The steps of a path, and what may stand around a path in a sentence.
 _PATH = re.compile(r"(?<![\w./-])[\w-]+(?:/[\w.-]*[\w-])*(?![\w/-])")
 # Several in a row are counted.
-_SEVERAL = re.compile(r"\banother (job|team)(?:(?:, | and )another \1)+\b")
+_SEVERAL = re.compile(r"\banother (job|service|team)(?:(?:, | and )another \1)+\b")
 
 
 class Names:
@@ -73,7 +75,7 @@ class Discretion:
     def text(self, text: str) -> str:
         if self._sees_all:
             return text
-        text = _JOB.sub(lambda found: ANOTHER_JOB if self._hides_job(found[0]) else found[0], text)
+        text = _CALLED.sub(lambda found: f"another {found[1] or 'job'}" if self._hides_job(found[2]) else found[0], text)
         text = _PATH.sub(lambda found: ANOTHER_TEAM if self._hides_path(found[0]) else found[0], text)
         return _SEVERAL.sub(lambda found: f"{found[0].count('another')} other {found[1]}s", text)
 

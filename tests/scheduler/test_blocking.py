@@ -12,6 +12,8 @@ from quotas.models import QuotaShare
 from scheduler.engine.model.reasons import REASONS
 from scheduler.models import Dependency, Gpu, Health, Job, JobState, LearnedOverrun, Node, Outlook
 from scheduler.presenters.blocking import Around, Blocker, blockers, blockers_now
+from scheduler.presenters.explained import change_in_words
+from scheduler.presenters.jobs import sentence
 from scheduler.selectors.blocking import block_holders, out_of_service, scope_of
 from scheduler.selectors.discretion import Discretion
 from scheduler.selectors.jobs import job_waits_for
@@ -409,3 +411,30 @@ def test_when_a_gpu_is_split_anew_again_is_told_as_far_as_it_ever_is(shared, fac
 
     assert found.unblock.startswith(helps)
     assert found.at == at
+
+
+def test_what_a_hidden_job_is_called_goes_with_its_name(personas):
+    """`beside service another job` was read."""
+    hidden = builders.job(on=personas.nodes["acme/product/search"], name="hidden").public_id
+    texts = [
+        f"beside service {hidden} on north/n1, the service's latency was 9 ms",
+        f"job {hidden} stands on n1",
+        f"waits for job {hidden}, {hidden}",
+    ]
+
+    told = Discretion(personas.access("submitter"), texts)
+
+    assert [told.text(text) for text in texts] == [
+        "beside another service on north/n1, the service's latency was 9 ms",
+        "another job stands on n1",
+        "waits for 2 other jobs",
+    ]
+    assert Discretion(personas.access("superuser"), texts).text(texts[0]) == texts[0]
+
+
+def test_a_role_that_was_not_named_is_not_told_by_name():
+    assert sentence("no node, however empty, can hold a worker of role worker: it asks for 9 GPUs") == (
+        "No node, however empty, can hold a worker: it asks for 9 GPUs."
+    )
+    assert change_in_words("roles.worker.min", 3) == "with 3 workers"
+    assert change_in_words("roles.actor.min", 1) == "with 1 worker of role actor"
