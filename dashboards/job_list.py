@@ -80,3 +80,5 @@ def _columns() -> tuple[Column, ...]:
 
 
 JOBS = replace(PLAIN, columns=_columns())
+# For those who may see no prices.
+JOBS_UNPRICED = JOBS.without("cost")

@@ -64,3 +64,5 @@ INCIDENTS = Table(
     empty_next=("/incidents/rules/", "Rules"),
     rarely=("type", "rule", "until"),
 )
+# For those who may see no prices.
+INCIDENTS_UNPRICED = INCIDENTS.without("cost")

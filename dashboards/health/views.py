@@ -11,7 +11,7 @@ from django.utils.functional import SimpleLazyObject
 from django.views.decorators.http import require_http_methods, require_safe
 
 from dashboards.health.forms import LimitsForm, RuleForm
-from dashboards.health.lists import INCIDENTS
+from dashboards.health.lists import INCIDENTS, INCIDENTS_UNPRICED
 from dashboards.health.models import Incident
 from dashboards.health.round import rule_of, settings_row
 from dashboards.health.selectors import (
@@ -53,7 +53,8 @@ def incident_list(request: HttpRequest) -> HttpResponseBase:
         "may_operate": access.can_everywhere(Can.OPERATE),
     }
     rows = partial(incident_rows, access, now=moment)
-    return INCIDENTS.respond(request, incidents_listed(access), "dashboards/incidents.html", context, presented=rows)
+    table = INCIDENTS if context["sees_costs"] else INCIDENTS_UNPRICED
+    return table.respond(request, incidents_listed(access), "dashboards/incidents.html", context, presented=rows)
 
 
 @require_safe

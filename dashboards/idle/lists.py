@@ -80,3 +80,5 @@ EPISODES = Table(
     empty_next=("/idle/policies/", "Policies"),
     rarely=("waste", "class", "until"),
 )
+# For those who may see no prices.
+EPISODES_UNPRICED = EPISODES.without("cost")

@@ -13,7 +13,7 @@ from django.urls import reverse
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
 from dashboards.idle.forms import ExemptionForm, NotifyForm, PolicyForm, ReclaimForm, SnoozeForm
-from dashboards.idle.lists import EPISODES
+from dashboards.idle.lists import EPISODES, EPISODES_UNPRICED
 from dashboards.idle.models import IdleEpisode, IdlePolicy
 from dashboards.idle.policies import (
     exemption_create,
@@ -43,7 +43,8 @@ from scheduler.selectors.jobs import job_for
 def idle_list(request: HttpRequest) -> HttpResponseBase:
     access, moment = access_of(request), now()
     context = {"heading": "Idle GPUs", "summary": partial(idle_summary, access, now=moment), "sees_costs": access.can_somewhere(Can.SEE_COSTS)}
-    return EPISODES.respond(request, episodes_listed(access), "dashboards/idle.html", context, presented=partial(idle_rows, access, now=moment))
+    table = EPISODES if context["sees_costs"] else EPISODES_UNPRICED
+    return table.respond(request, episodes_listed(access), "dashboards/idle.html", context, presented=partial(idle_rows, access, now=moment))
 
 
 @require_safe

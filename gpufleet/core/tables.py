@@ -145,6 +145,10 @@ class Table:
         """The columns of those who have chosen none."""
         return tuple(column for column in self.columns if column.on_page and not column.optional)
 
+    def without(self, *keys: str) -> "Table":
+        """The same list for readers whom some columns are not for, in files as well."""
+        return replace(self, columns=tuple(column for column in self.columns if column.key not in keys))
+
     @property
     def plural_noun(self) -> str:
         return self.plural or f"{self.noun}s"

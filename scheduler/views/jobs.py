@@ -16,7 +16,7 @@ from django.views.decorators.http import require_http_methods, require_POST, req
 from dashboards.courses import job_chart, job_range, job_ranges
 from dashboards.fingerprints.selectors import job_phase
 from dashboards.health.selectors import job_stragglers
-from dashboards.job_list import JOBS, jobs_now
+from dashboards.job_list import JOBS, JOBS_UNPRICED, jobs_now
 from dashboards.job_usage import job_usage
 from dashboards.measures import JOB_MEASURES, measure_of
 from dashboards.slo.selectors import is_answered, job_level_chart, level_told
@@ -122,7 +122,8 @@ def job_list(request: HttpRequest) -> HttpResponseBase:
         "bulk_actions": CHOICES,
     }
     chooses = access.can_somewhere(Can.SUBMIT) or access.can_somewhere(Can.MANAGE_JOBS)
-    return JOBS.respond(request, jobs_listed(access), "scheduler/job_list.html", context, presented=partial(jobs_now, access), chooses=chooses)
+    table = JOBS if access.can_somewhere(Can.SEE_COSTS) else JOBS_UNPRICED
+    return table.respond(request, jobs_listed(access), "scheduler/job_list.html", context, presented=partial(jobs_now, access), chooses=chooses)
 
 
 @require_safe

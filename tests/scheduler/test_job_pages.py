@@ -19,6 +19,7 @@ from scheduler.models import (
     MigInstance,
     Wait,
 )
+from tests import builders
 from tests.builders import NOON, attempt, gpu, job, mig_gpu, node, outlook, placement, plan
 from tests.scheduler.read_pages import page, text
 
@@ -266,3 +267,18 @@ def test_tabs_count_no_further_than_anybody_reads(personas, ours, theirs, monkey
     # A count ends at a limit, or is one of the rows that are shown.
     bounds = ("LIMIT", "json_each(", "ANY(")
     assert [query["sql"] for query in asked if "COUNT(" in query["sql"] and not any(bound in query["sql"] for bound in bounds)] == []
+
+
+@pytest.mark.parametrize("address", ["/jobs/", "/idle/", "/incidents/"])
+def test_lists_have_a_column_of_costs_for_those_alone_who_may_see_some(personas, address):
+    builders.job(on=personas.nodes["acme/research/nlp"])
+
+    def heads(who: str) -> list[str]:
+        client = personas.client(who)
+        file = b"".join(client.get(f"{address}?format=csv").streaming_content).decode()
+        if address == "/jobs/":
+            assert ('num c-cost"' in client.get(address).content.decode()) == (",Cost," in file)
+        return file.splitlines()[0].split(",")
+
+    assert "Cost" in heads("finance")
+    assert "Cost" not in heads("viewer")
