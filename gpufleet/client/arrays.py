@@ -34,12 +34,14 @@ def array_shown(console: Console, name: str, *, as_json: bool) -> int:
     end = exact(found["ended_at"]) if found["ended_at"] else ""
     if found["foreseen_end"]:
         end = f"{ahead(found['foreseen_end'])} ({'by starts and estimates' if found['foreseen_by'] == 'starts' else 'at the pace until now'})"
+    cost = f", {found['cost_micros'] / 1_000_000:,.2f} {plain(found['currency'])}" if found["cost_micros"] is not None else ""
     facts = [
         ("Team", f"{plain(found['quota'])}, by {plain(found['owner'] or '-')}"),
         ("Jobs", f"{plural(found['size'], 'job')}, {found['ended_percent']}% ended"),
         ("States", ", ".join(f"{count} {state}" for state, count in sorted(counts.items(), key=lambda one: -one[1]))),
         ("Held back", str(found["held"]) if found["held"] else ""),
         ("Holds", gpus_told(found["holding_milli"]) if found["holding_milli"] else ""),
+        ("Used", f"{found['gpu_hours']:,.2f} GPU-hours{cost}"),
         ("Submitted", exact(found["submitted_at"])),
         ("All done", end or "unknown"),
         ("Failed", " ".join(found["failed"][:10]) + (f" and {counts['failed'] - 10} more" if counts.get("failed", 0) > 10 else "")),

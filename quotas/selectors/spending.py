@@ -4,8 +4,9 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Any
 
-from django.db.models import Subquery, Sum
+from django.db.models import Q, QuerySet, Subquery, Sum
 
 from gpufleet.core.money import cost_micros
 from gpufleet.core.times import millis
@@ -33,10 +34,12 @@ class Spent:
         return self.milli_millis / MILLI_MILLIS_PER_GPU_HOUR
 
 
-def attempts_spent(attempts: Collection[int], *, rates: PriceBook | None, now: datetime) -> Spent:
-    """What is charged of these attempts until now, and what they hold. One query: the database adds up workers that hold alike."""
+def attempts_spent(attempts: Collection[int] | QuerySet[Any], *, rates: PriceBook | None, now: datetime) -> Spent:
+    """What is charged of these attempts until now, and what they hold; of many they are a query for their keys. One query: the database adds up
+    workers that hold alike."""
+    these = Q(attempt__in=attempts) if isinstance(attempts, QuerySet) else Q(attempt__among=list(attempts))
     rows = (
-        LedgerEntry.objects.filter(attempt__among=list(attempts), gpu_milli__gt=0)
+        LedgerEntry.objects.filter(these, gpu_milli__gt=0)
         .order_by()
         .values_list("gpu_type", "share_class", "preemptible", "tier", "pool", "phase", "since", "until")
         .annotate(Sum("gpu_milli"), began=Subquery(LedgerClock.objects.values("began_at")[:1]))

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import Any, Literal
 
+from django.conf import settings
 from django.http import HttpRequest, HttpResponse
 from ninja import Query, Router, Schema
 from pydantic import Field
@@ -14,7 +15,7 @@ from gpufleet.core.times import now
 from gpufleet.web import access_of
 from scheduler.api.bulk import ForeseenOut, foreseen
 from scheduler.api.lists import IdempotencyKey, answered
-from scheduler.selectors.arrays import array_for, array_rows, facts_of, failed_of
+from scheduler.selectors.arrays import array_for, array_rows, array_spent, facts_of, failed_of
 from scheduler.services.beginnings import begins_checked
 from scheduler.services.jobs.arrays import FIRST, array_plan, array_preview, array_steer
 from scheduler.services.jobs.bulk import LEAST_PRIORITY, MOST, MOST_PRIORITY, Verdict, effects_counted
@@ -34,6 +35,9 @@ class ArrayOut(Schema):
     counts: dict[str, int]
     held: int
     holding_milli: int = Field(description="What its jobs hold now, in milli-GPU.")
+    gpu_hours: float = Field(description="What its jobs were charged until now, all attempts.")
+    cost_micros: int | None = Field(description="What that cost; null without a rate, or where the caller may not see the costs of all its jobs.")
+    currency: str
     ended_percent: int
     ended_at: datetime | None = Field(description="When the last job ended; null as long as one has not.")
     foreseen_end: datetime | None = Field(description="Predicted end of the last job; null where unknown.")
@@ -76,9 +80,12 @@ EXAMPLES = {
 def array(request: HttpRequest, public_id: str) -> HttpResponse:
     """Its jobs are those of `GET /jobs?array=`."""
     access = access_of(request)
-    found = array_for(access, public_id, now())
+    moment = now()
+    found, spent = array_for(access, public_id, moment), array_spent(access, public_id, moment)
     failed = failed_of(array_rows(access, public_id)) if found.counts.get("failed") else []
-    return answered(facts_of(found) | {"failed": failed})
+    return answered(
+        facts_of(found) | {"gpu_hours": round(spent.gpu_hours, 6), "cost_micros": spent.cost_micros, "currency": settings.CURRENCY, "failed": failed}
+    )
 
 
 @router.post(

@@ -10,6 +10,8 @@ from django.db.models import Case, Count, IntegerField, Max, Min, Q, QuerySet, S
 from django.http import Http404
 
 from quotas.permissions import Access, Can
+from quotas.selectors.rates import price_book
+from quotas.selectors.spending import Spent, attempts_spent
 from scheduler.jobs.speeds import seconds_at, slowest_on, speed_on
 from scheduler.jobs.stored import types_of
 from scheduler.models import ENDED, HOLDING, Attempt, Job, JobState
@@ -76,6 +78,16 @@ def elements(access: Access, array: str) -> QuerySet[Job]:
     """The jobs of an array that the reader may see."""
     # Said twice, as the index has only jobs of arrays.
     return Job.objects.filter(access.visible(Can.SEE, "quota__path"), ~Q(array=""), array=array)
+
+
+def array_spent(access: Access, array: str, now: datetime) -> Spent:
+    """What its jobs were charged until now, as far as the reader may see them. In money only where he may see the costs of all of these."""
+    mine = elements(access, array)
+    rates = None
+    if access.can_somewhere(Can.SEE_COSTS):
+        paths = mine.order_by().values_list("quota__path", flat=True).distinct()
+        rates = price_book() if all(access.can(Can.SEE_COSTS, path) for path in paths) else None
+    return attempts_spent(Attempt.objects.filter(job__in=mine.order_by().values("pk")).order_by().values("pk"), rates=rates, now=now)
 
 
 def array_for(access: Access, array: str, now: datetime) -> ArrayState:

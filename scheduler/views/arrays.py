@@ -21,7 +21,7 @@ from scheduler.presenters.bulk import CHOICES, WORDS, bulk_view
 from scheduler.presenters.jobs import job_lines
 from scheduler.presenters.node_changes import moment_told
 from scheduler.presenters.planned_changes import plan_title, planned_lines
-from scheduler.selectors.arrays import array_for, array_rows, elements_left
+from scheduler.selectors.arrays import array_for, array_rows, array_spent, elements_left
 from scheduler.selectors.batches import batches_of_run
 from scheduler.selectors.jobs import job_rows, may_steer
 from scheduler.selectors.planned_changes import plans_seen
@@ -46,7 +46,8 @@ def array_page(request: HttpRequest, public_id: str) -> HttpResponse:
     rows = job_lines(job_rows(access, array_rows(access, public_id)), moment)
     view = array_view(state, rows, may_steer=may_steer(access, state.first))
     planned = planned_lines(plans_seen(access, array=public_id, shown=ARRAY_JOBS_SHOWN)[0]) if state.ended < state.size else []
-    return render(request, "scheduler/array.html", {"view": view, "version": version, "bulk_actions": CHOICES, "planned": planned})
+    context = {"view": view, "spent": array_spent(access, public_id, moment), "version": version, "bulk_actions": CHOICES, "planned": planned}
+    return render(request, "scheduler/array.html", context)
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
