@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
+from typing import Any
 
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import render
@@ -15,7 +16,7 @@ from gpufleet.web import access_of, requires
 from quotas.models import QuotaNode
 from quotas.permissions import Access
 from quotas.selectors.search import people_search, quotas_search
-from scheduler.models import Cluster, Gpu, Job, Node, Schedule
+from scheduler.models import Cluster, Gpu, Node, Schedule
 from scheduler.selectors.search import clusters_search, gpus_search, jobs_search, nodes_search, schedules_search
 
 LONGEST_QUERY = 100
@@ -58,8 +59,8 @@ def _of_cluster(cluster: Cluster) -> Found:
     return Found(cluster.label, cluster.public_id, "cluster", reverse("cluster", args=[cluster.name]), cluster.name)
 
 
-def _of_job(job: Job) -> Found:
-    note = f"{job.public_id} · {look_of(job.state).word} · {gpus_told(job.gpus_milli)} · {job.quota.path}"
+def _of_job(job: Any) -> Found:
+    note = f"{job.public_id} · {look_of(job.state).word} · {gpus_told(job.gpus_now)} · {job.quota.path}"
     return Found(job.name, note, "job", reverse("job", args=[job.public_id]), job.public_id)
 
 

@@ -331,7 +331,11 @@ def show(arguments: Sequence[str]) -> int:
         ("Team", f"{plain(job['quota'])}, by {plain(job['owner'] or '-')}"),
         ("Class", f"{job['class']}, priority {job['priority']}"),
         ("Array", f"{job['array']}, element {job['array_index']}" if job["array"] else ""),
-        ("GPUs", gpus(job["gpus_milli"])),
+        (
+            "GPUs",
+            gpus(job["gpus_milli"])
+            + (f", {gpus(job['least_milli'])} to {gpus(job['most_milli'])}" if job["most_milli"] > job["least_milli"] else ""),
+        ),
         ("Time", life_told(job["life"])),
         ("Used", used_of(usage) if usage else ""),
         *(standing_facts(usage) if usage else ()),

@@ -8,6 +8,7 @@ from pydantic import Field
 
 from gpufleet.core.times import now
 from gpufleet.web import Access
+from scheduler.jobs.stored import least_of, most_of, roles_of
 from scheduler.models import Attempt, Job
 from scheduler.presenters.deferring import deferral_facts
 from scheduler.presenters.jobs import JobLine, Life, job_lines, life_of, line_of
@@ -51,6 +52,7 @@ class JobOut(Schema):
     job_class: str = Field(alias="class")
     priority: int
     gpus_milli: int
+    least_milli: int = Field(description="The fewest that it runs on, in thousandths of a GPU.")
     submitted_at: datetime
     ended_at: datetime | None
     held_at: datetime | None
@@ -155,6 +157,7 @@ class DeferralOut(Schema):
 
 
 class JobDetailOut(JobOut):
+    most_milli: int = Field(description="The most that it grows to, in thousandths of a GPU.")
     preemptible: str
     labels: dict[str, Any]
     cost_centre: str
@@ -192,7 +195,7 @@ def lines_of(access: Access, rows: Any) -> list[JobLine]:
 
 
 def line_row(line: JobLine) -> dict[str, Any]:
-    return _facts(line.job) | {"now": _line(line), "nodes": [name for _, name in line.nodes]}
+    return _facts(line.job, line.held_milli) | {"now": _line(line), "nodes": [name for _, name in line.nodes]}
 
 
 def now_told(row: JobRow) -> dict[str, Any]:
@@ -207,7 +210,7 @@ def _told(line: Any) -> dict[str, Any]:
     return {"text": line.text, "at": line.at, "before": line.before if line.at else "", "more": line.more}
 
 
-def _facts(found: Job) -> dict[str, Any]:
+def _facts(found: Job, held_milli: int) -> dict[str, Any]:
     return {
         "id": found.public_id,
         "name": found.name,
@@ -218,7 +221,8 @@ def _facts(found: Job) -> dict[str, Any]:
         "owner": found.owner.username if found.owner else None,
         "class": found.job_class,
         "priority": found.priority,
-        "gpus_milli": found.gpus_milli,
+        "gpus_milli": max(held_milli, found.gpus_milli),
+        "least_milli": found.gpus_milli,
         "submitted_at": found.submitted_at,
         "ended_at": found.ended_at,
         "held_at": found.held_at,
@@ -231,6 +235,13 @@ def _facts(found: Job) -> dict[str, Any]:
     }
 
 
+def _most_milli(found: Job) -> int:
+    roles = roles_of(found.spec)
+    if len(roles) == 1:  # in parts of GPUs as well
+        return found.gpus_milli * most_of(roles[0]) // max(1, least_of(roles[0]))
+    return found.gpus_milli + sum(1000 * (role.get("gpus") or 0) * (most_of(role) - least_of(role)) for role in roles)
+
+
 def job_detail(access: Access, found: Job) -> dict[str, Any]:
     row = job_rows(access, [found])[0]
     attempts = job_attempts(found)
@@ -238,7 +249,8 @@ def job_detail(access: Access, found: Job) -> dict[str, Any]:
     steers = may_steer(access, found)
     sittings = attempt_sittings(attempts[0]) if attempts else []
     readiness = readiness_of(found, attempts[0] if attempts else None)
-    return _facts(found) | {
+    return _facts(found, row.held_milli) | {
+        "most_milli": _most_milli(found),
         "now": now_told(row),
         "nodes": [name for _, name in row.nodes],
         "preemptible": found.preemptible,

@@ -62,7 +62,7 @@ class JobRow:
     unmet: int  # dependencies that have not ended
     discretion: Discretion
     gpus: tuple[int, ...] = ()  # keys of the whole GPUs that it holds, where they were asked for
-    held_milli: int = 0  # of all that it holds, where they were asked for
+    held_milli: int = 0  # of all that it holds
 
 
 def phase_condition(phases: Sequence[str]) -> Q:
@@ -79,12 +79,12 @@ def jobs_listed(access: Access) -> QuerySet[Job]:
 
 _later = Attempt.objects.filter(job=OuterRef("job"), number__gt=OuterRef("number"))
 LAST_ATTEMPTS = Prepared[Attempt](lambda keys: Attempt.objects.filter(~Exists(_later), job__among=keys))
-NODES: Prepared[tuple[int, str, str]] = Prepared(
+NODES: Prepared[tuple[int, str, str, int]] = Prepared(
     lambda keys: (
         Placement.objects.filter(job__among=keys, until__isnull=True)
         .order_by("job_id", "node__name", "node__public_id")
         .values_list("job_id", "node__public_id", "node__name")
-        .distinct()
+        .annotate(milli=Sum("gpu_milli"))
     )
 )
 # The same by device, with whole GPUs by their keys: many more rows, for those who read what each GPU does.
@@ -136,7 +136,7 @@ def _share_names(jobs: Sequence[Job]) -> None:
 
 
 def job_rows(access: Access, jobs: Sequence[Job], *, with_gpus: bool = False) -> list[JobRow]:
-    """Jobs with what lists show beside them, in at most five queries; asked for, with the GPUs that each holds."""
+    """Jobs with what lists show beside them, in at most five queries; asked for, with which GPUs each holds."""
     _share_names(jobs)
     last = {attempt.job_id: attempt for attempt in LAST_ATTEMPTS([job.pk for job in jobs])}
     nodes: dict[int, dict[str, str]] = {}
@@ -150,8 +150,9 @@ def job_rows(access: Access, jobs: Sequence[Job], *, with_gpus: bool = False) ->
             if gpu is not None and milli >= WHOLE_MILLI:
                 gpus.setdefault(key, []).append(gpu)
     else:
-        for key, public_id, name in NODES(holding):
+        for key, public_id, name, milli in NODES(holding):
             nodes.setdefault(key, {})[public_id] = name
+            held[key] += milli
     ahead = _ahead(jobs)
     rows = []
     said: list[str] = []

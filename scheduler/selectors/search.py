@@ -2,11 +2,14 @@
 
 from collections.abc import Sequence
 
-from django.db.models import Q
+from django.db.models import BigIntegerField, F, OuterRef, Q, Subquery, Sum
+from django.db.models.functions import Coalesce, Greatest
 
 from gpufleet.core.ranking import by_closeness
 from quotas.permissions import Access, Can
-from scheduler.models import ENDED, Cluster, Gpu, Job, Node, Schedule
+from scheduler.models import ENDED, Cluster, Gpu, Job, Node, Placement, Schedule
+
+_HELD = Placement.objects.filter(job=OuterRef("pk"), until__isnull=True).order_by().values("job").annotate(milli=Sum("gpu_milli")).values("milli")
 
 
 def nodes_search(access: Access, text: str, *, limit: int, by_id: bool = False) -> Sequence[Node]:
@@ -36,9 +39,11 @@ def clusters_search(access: Access, text: str, *, limit: int) -> Sequence[Cluste
 
 def jobs_search(access: Access, text: str, *, limit: int, by_id: bool = False) -> Sequence[Job]:
     """Jobs that wait or run, of the subtrees where the reader may see; ended ones by their id alone, as there is no end of them. `by_id`: only the
-    one whose id the text is."""
+    one whose id the text is. `gpus_now`: what each holds, or the fewest that it needs, in thousandths."""
     named = Q(public_id=text) if by_id else Q(name__holds=text) & ~Q(state__in=ENDED) | Q(public_id__iexact=text)
     jobs = Job.objects.filter(access.visible(Can.SEE, "quota__path"), named).select_related("quota")
+    held = Coalesce(Subquery(_HELD, output_field=BigIntegerField()), 0)
+    jobs = jobs.annotate(gpus_now=Greatest(held, F("gpus_milli"), output_field=BigIntegerField()))
     return list(jobs.order_by("-submitted_at", "-id")[:limit])
 
 

@@ -7,7 +7,7 @@ import pytest
 from gpufleet.core.times import now
 from quotas.models import QuotaNode
 from scheduler.models import Checkpoint, Dependency, JobEvent, JobState, LearnedOverrun, Lease, Prediction, Promise
-from tests.builders import NOON, attempt, gpu, job, node, outlook, placement, plan
+from tests.builders import NOON, attempt, gpu, job, node, outlook, placement, plan, spec_of
 
 pytestmark = pytest.mark.django_db
 
@@ -77,6 +77,23 @@ def test_a_job_is_told_with_its_attempts_and_places(api, ours):
     assert told["launch"] is None, "what is started may hold secrets, however often people are told not to"
     assert told["may_steer"] is False
     assert api("team_lead", "get", f"/jobs/{running.public_id}", 200)["launch"] == {"command": ["python", "train.py"]}
+
+
+def test_an_elastic_job_is_told_with_what_it_holds_now(api, personas, ours):
+    """Its minimum was told, where pages have what it holds."""
+    spec = {"roles": [{"gpus": 2, "min": 1, "max": 4}]}
+    grown = job("grown", on=ours, state="running", gpus_milli=2000, spec=spec_of(spec))
+    for device in node(gpus=8).gpus.order_by("index")[:6]:
+        placement(grown, device)
+    waits = job("grows-later", on=ours, gpus_milli=2000, spec=spec_of(spec))
+
+    detail = api("submitter", "get", f"/jobs/{grown.public_id}", 200)
+    assert (detail["gpus_milli"], detail["least_milli"], detail["most_milli"]) == (6000, 2000, 8000)
+    rows = {row["name"]: (row["gpus_milli"], row["least_milli"]) for row in api("submitter", "get", "/jobs", 200)["items"]}
+    assert rows == {"grown": (6000, 2000), "grows-later": (2000, 2000)}
+    assert api("submitter", "get", f"/jobs/{waits.public_id}", 200)["gpus_milli"] == 2000
+    found = personas.client("submitter").get("/search/suggest?q=grow").json()["groups"][0]["items"]
+    assert sorted(one["note"].split(" · ")[2] for one in found) == ["2 GPUs", "6 GPUs"]
 
 
 def test_why_has_every_reason_with_its_facts_and_no_other_teams_names(api, personas, ours):
