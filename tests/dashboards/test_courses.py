@@ -210,8 +210,12 @@ def test_every_object_has_its_history_on_top_of_its_page(personas) -> None:
         source = re.search(r'data-source="([^"]*)"', page)
         assert source is not None, name
         assert client.get(source.group(1), {"range": "7d"}).json()["label"], name
-        told = re.findall(r'<div class="sheet-spark" data-sheet><span class="soft">([^<]*)</span> <(?:svg|span) .*?<span>([^<]*)</span></div>', page)
-        assert told == [SHEET.get(name, ("SM activity", "–"))], name
+        told = re.findall(
+            r'<div class="sheet-spark" data-sheet><span class="soft">([^<]*)</span> <(?:svg|span) .*?<span>([^<]*)</span>(.*?)</div>', page
+        )
+        (title, newest, of_when), *others = told
+        assert ((title, newest), others) == (SHEET.get(name, ("SM activity", "–")), []), name
+        assert bool(re.search(r'<time datetime="[^"]+" data-moment="relative"', of_when)) == (newest != "–"), "rows may have a newer reading"
 
 
 def test_gaps_break_a_drawing_and_no_reading_is_not_zero() -> None:

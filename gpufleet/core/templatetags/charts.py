@@ -87,13 +87,14 @@ def sparkline(values: Sequence[float | None], label: str, tone: str = "used", mo
 
 @register.inclusion_tag("_sheet_spark.html")
 def sheet_spark(chart: Chart) -> dict[str, Any]:
-    """`{% sheet_spark chart %}`: what computes, of a chart that the page has, as a sparkline with the newest value; only the sheet shows it."""
+    """`{% sheet_spark chart %}`: what computes, of a chart that the page has, as a sparkline with the newest value and its time, as
+    other figures on the page may be newer; only the sheet shows it."""
     place = next((number for number, column in enumerate(chart.columns) if column.colour == "used"), 1)
     values = [row[place] for row in chart.rows]
-    newest = next((value for value in reversed(values) if value is not None), None)
+    newest, at = next(((row[place], row[0]) for row in reversed(chart.rows) if row[place] is not None), (None, None))
     told = NOTHING if newest is None else f"{chart_cell(newest)}{'%' if chart.unit == '%' else f' {chart.unit}'}"
     most = 100 if chart.unit == "%" else max((value for row in chart.rows for value in row[1:] if value is not None), default=None)
-    return {"chart": chart, "name": chart.columns[place].name, "values": values, "most": most, "newest": told}
+    return {"chart": chart, "name": chart.columns[place].name, "values": values, "most": most, "newest": told, "at": at if chart.over_time else None}
 
 
 @register.simple_tag
