@@ -1,17 +1,20 @@
 """The round of the alert rules: figures read once, each rule judged, and who is to be told told in the same transaction."""
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from operator import attrgetter
 from urllib.parse import urlencode
 
 from django.db import transaction
+from django.db.models import Exists, OuterRef, Value
+from django.db.models.functions import Concat
 
 from dashboards.alerts.figures import COSTS, FIGURES, WHOLE, figure_told, figures_now
 from dashboards.alerts.judging import Limits, State, begun, gone_on
 from dashboards.alerts.models import Alert, AlertRule, AlertState, Silence
+from dashboards.health.models import Incident
 from dashboards.telling import Event, People, events_tell
 from gpufleet.core.bulk import objects_update, rows_insert
 from gpufleet.core.ids import public_ids
@@ -23,6 +26,7 @@ from scheduler.services.notify.notices import Kind, Word, notices_say
 TURN = "alerts"
 PACE = timedelta(seconds=10)  # beat asks each fifteen seconds
 EACH = "*"
+INCIDENTS = "incidents"  # the figure whose subjects are nodes with a cause
 MOST_SUBJECTS = 500
 NOTE_LENGTH = 300
 CHANGED = ("state", "since", "value", "worst", "calm_since", "silenced", "fired_at", "escalated_at", "resolved_at", "note")
@@ -208,7 +212,8 @@ def alerts_tell(tellings: Sequence[Telling], *, now: datetime, news: News) -> No
     named = AlertRule.hooks.through.objects.filter(alertrule__among={one.alert.rule_id for one in tellings}, webhook__removed_at__isnull=True)
     for rule, hook in named.values_list("alertrule_id", "webhook_id"):
         chosen[rule].add(hook)
-    events = [_event(one, frozenset(chosen[one.alert.rule_id])) for one in tellings]
+    incidents = _incidents_of({one.alert.subject for one in tellings if one.alert.rule.figure == INCIDENTS and not one.is_test})
+    events = [_event(one, frozenset(chosen[one.alert.rule_id]), incidents.get(one.alert.subject)) for one in tellings]
     events_tell(events, now=now)
     people = People({role for one in tellings for role in one.roles})
     words = [
@@ -219,7 +224,16 @@ def alerts_tell(tellings: Sequence[Telling], *, now: datetime, news: News) -> No
     notices_say(kind=Kind.ALERT, words=words, now=now, news=news)
 
 
-def _event(telling: Telling, also: frozenset[int]) -> Event:
+def _incidents_of(nodes: Set[str]) -> dict[str, tuple[str, str]]:
+    """Of each of these nodes (`cluster/name`) its newest incident: id and cause. One query at most."""
+    if not nodes - {WHOLE}:
+        return {}
+    newer = Incident.objects.filter(node=OuterRef("node"), opened_at__gt=OuterRef("opened_at"))
+    found = Incident.objects.annotate(of=Concat("node__cluster__name", Value("/"), "node__name")).filter(~Exists(newer), of__in=sorted(nodes))
+    return {of: (public_id, title) for of, public_id, title in found.order_by("pk").values_list("of", "public_id", "title")}
+
+
+def _event(telling: Telling, also: frozenset[int], incident: tuple[str, str] | None) -> Event:
     alert, kind, rule = telling.alert, telling.kind, telling.alert.rule
     verb = {FleetEvent.ALERT_FIRING: "fires", FleetEvent.ALERT_ESCALATED: "is not acknowledged", FleetEvent.ALERT_RESOLVED: "is over"}[kind]
     of = f" ({alert.subject})" if alert.subject else ""
@@ -236,10 +250,16 @@ def _event(telling: Telling, also: frozenset[int]) -> Event:
         subject["report"] = report
     if telling.note:
         subject["note"] = telling.note
+    cause = ""
+    if incident is not None and telling.alert.rule.figure == INCIDENTS:
+        subject["incident"], subject["cause"] = incident
+        cause = f"Cause: {incident[1].rstrip('.')}."
     return Event(
         kind=kind,
         title=f"Test of the alert rule {rule.name}" if telling.is_test else f"{rule.name}{of} {verb}",
-        text="Sent because somebody asked for a test. Nothing is wrong." if telling.is_test else f"{telling.note} {said(alert)}".strip(),
+        text="Sent because somebody asked for a test. Nothing is wrong."
+        if telling.is_test
+        else " ".join(filter(None, (telling.note, said(alert), cause))),
         path=alert.subject if FIGURES[rule.figure].subjects == "team" else "",
         link="/activity/alerts/rules/" if telling.is_test else f"/activity/alerts/{alert.public_id}/",
         subject=subject,

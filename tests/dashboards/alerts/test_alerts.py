@@ -58,6 +58,24 @@ def test_an_alert_fires_after_its_window_and_tells_people_and_webhooks(pool, per
     assert list(ActivityEntry.objects.order_by("pk").values_list("kind", flat=True)) == ["alert.firing", "alert.resolved"]
 
 
+def test_an_alert_of_an_incident_tells_its_cause(pool, personas: Personas):
+    """In the texts of webhooks and notices: whoever is woken up reads what is wrong."""
+    rule(name="Incident", figure="incidents", threshold=1, clear_at=0, for_minutes=0)
+    builders.webhook(builders.quota(), kinds=["alert.firing"], form="slack", name="Chat")
+    builders.webhook(builders.quota(), kinds=["alert.firing"])
+    node, other = builders.node("sick"), builders.node("well")
+    for number, (on, title, closed) in enumerate(((node, "Fan failed", NOON), (node, "XID 79 on GPU 3.", None), (other, "Hot", NOON))):
+        at = NOON + number * MINUTE
+        Incident.objects.create(public_id=f"in-{number}", node=on, opened_at=at, closed_at=closed and at, title=title)
+
+    assert alerts_round(now=NOON + 5 * MINUTE).fired == 1
+
+    chat, generic = (json.loads(one.body) for one in Delivery.objects.order_by("hook__name", "pk"))
+    assert "UTC. Cause: XID 79 on GPU 3." in chat["text"]
+    assert (generic["subject"]["incident"], generic["subject"]["cause"]) == ("in-1", "XID 79 on GPU 3.")
+    assert Notice.objects.get(kind="alert").text.endswith("Cause: XID 79 on GPU 3.")
+
+
 def test_a_moment_beyond_the_limit_leaves_no_trace(pool):
     rule()
     sick(pool[:1])
