@@ -75,7 +75,7 @@ class Row:
     before_nanos: int = 0
     idle_nanos: int = 0
     budget_percent: int | None = None
-    budget: str = ""  # whose percentage it is
+    budget: str = ""  # whose percentage it is, and up to when it was counted
     measured: int = 0  # how much of the use has telemetry
     computing: int = 0  # how much of that was SM-active
     reserved_unused: int = 0  # of the windows of its reservations
@@ -527,7 +527,8 @@ def _budgets(access: Access, period: Period, paths: Set[str], now: datetime) -> 
     for one in standings(of_rows, price_book(), now, fresh=False):
         path, known = one.budget.quota.path, most.get(one.budget.quota.path)
         if not one.period.is_over and (known is None or one.percent > known.percent):
-            most[path] = Budgeted(one.percent, one.budget.name)
+            until = f", usage until {one.budget.counted_to:%Y-%m-%d %H:%M} UTC" if one.budget.counted_to else ""
+            most[path] = Budgeted(one.percent, f"{one.budget.name}{until}")
     return most
 
 

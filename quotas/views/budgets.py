@@ -43,9 +43,11 @@ def budget_list(request: HttpRequest) -> HttpResponse:
     access = access_of(request)
     version = feed_revision()
     rows = list(budgets_listed(access).order_by("quota__path", "public_id")[:MOST])
-    found = standings(rows, price_book(), now())
+    moment = now()
+    found = standings(rows, price_book(), moment)
     context = {
         "version": version,
+        "as_of": moment,
         "rows": [(standing, bullet(standing)) for standing in found],
         "can_add": access.can_somewhere(Can.EDIT_QUOTA),
         "over": sum(standing.state == "stopped" for standing in found),
@@ -70,6 +72,7 @@ def budget_page(request: HttpRequest, public_id: str) -> HttpResponseBase:
     context = {
         "version": version,
         "budget": found,
+        "as_of": moment,
         "standing": standing,
         "bullet": bullet(standing),
         "chart": chart,

@@ -1,5 +1,6 @@
 """Budgets: periods by a zone's clock, usage counted once, thresholds, exceptions, and what a budget that is used up does."""
 
+import re
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -10,6 +11,7 @@ from django.urls import reverse
 from dashboards.models import ActivityEntry
 from gpufleet.core.models import AuditEntry, User
 from quotas.budgets import burn_chart, burn_range, burn_ranges
+from quotas.chargeback.months import month_at, month_refresh
 from quotas.models import Budget, BudgetDay
 from quotas.permissions import access_for_user
 from quotas.selectors.budgets import period_at, standings, stops_now
@@ -20,6 +22,7 @@ from scheduler.services.budgets import budget_act, budgets_step
 from scheduler.services.forecasts.outlooks import told_undue
 from tests import builders
 from tests.builders import NOON
+from tests.quotas.chargeback.worlds import used
 from tests.scheduler.loop.test_whole_way import Fleet
 from tests.scheduler.loop.worlds import H100, leaf, state, submit
 
@@ -64,6 +67,27 @@ def busy(hours: float, *, gpus: int = 8, amount: int = 10_000, **given: object) 
 
 def standing(found: Budget, now: datetime) -> object:
     return standings([Budget.objects.select_related("quota").get(pk=found.pk)], price_book(), now)[0]
+
+
+def test_pages_of_budgets_and_costs_say_until_when_usage_is_counted(personas, monkeypatch):
+    """Costs are rated every five minutes, budgets count up to now: they differ by the minutes between."""
+    for page in ("costs", "budgets"):
+        monkeypatch.setattr(f"quotas.views.{page}.now", lambda: NOON)
+    nlp = personas.nodes["acme/research/nlp"]
+    budget = Budget.objects.create(public_id="b-9", quota=nlp, name="Year", unit="gpu_hours", amount=1_000_000, period="month")
+    used(nlp, NOON - timedelta(minutes=20), None, owner="ada")
+    month_refresh(first=month_at(NOON), now=NOON - timedelta(minutes=4))
+    budgets_turn(now=NOON - timedelta(minutes=2))
+    finance = personas.client("finance")
+
+    def until(page):
+        return re.findall(r"[Uu]sage until <time datetime=\"([^\"]+)\"", finance.get(page).content.decode())
+
+    (rated,), (counted,), (of_one,) = until("/cost/"), until("/budgets/"), until(f"/budgets/{budget.public_id}/")
+    assert rated < counted <= of_one
+    budget.refresh_from_db()
+    told = f'title="Year, usage until {budget.counted_to:%Y-%m-%d %H:%M} UTC"'
+    assert told in finance.get("/cost/?by=team").content.decode()
 
 
 def test_usage_is_counted_once_however_often_it_is_counted() -> None:

@@ -103,7 +103,7 @@ def test_a_row_tells_the_budget_that_is_used_most_whatever_its_unit_and_period(w
         budget_create(access=access, given=given_, now=NOW)
 
     rows = {row.key: row for row in report(access, Period.of(NOVEMBER), by="team", now=NOW).rows}
-    assert rows["acme/research/nlp"].budget == "hours"
+    assert rows["acme/research/nlp"].budget.startswith("hours, usage until ")
     assert (rows["acme/research/nlp"].budget_percent or 0) > 100
     assert rows["acme/product/search"].budget_percent is None
     assert not report(access, Period.of(OCTOBER), by="team", now=NOW).is_budgeted, "of a month that is over"
