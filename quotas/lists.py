@@ -161,7 +161,7 @@ CHANGES = Table(
     default_sort="-changed",
     search=("title", "public_id", "reason", "author_name"),
     filters=(
-        Choice("state", "State", ChangeState.choices),
+        Choice("state", "State", [one for one in ChangeState.choices if one[0] != ChangeState.PREVIEW]),
         Text("team", "Team", apply=_of_node),
         Moment("from", "From", "changed_at"),
         Moment("to", "To", "changed_at", until=True),

@@ -9,6 +9,7 @@ from quotas.models.tree import QuotaNode
 
 
 class ChangeState(models.TextChoices):
+    PREVIEW = "preview", "Preview"  # its author's alone, until it is saved or decided
     DRAFT = "draft", "Draft"
     PROPOSED = "proposed", "Waiting for approval"
     APPROVED = "approved", "Approved"
@@ -19,7 +20,7 @@ class ChangeState(models.TextChoices):
     FAILED = "failed", "Failed"
 
 
-OPEN_STATES = (ChangeState.DRAFT, ChangeState.PROPOSED, ChangeState.APPROVED, ChangeState.SCHEDULED, ChangeState.FAILED)
+OPEN_STATES = (ChangeState.PREVIEW, ChangeState.DRAFT, ChangeState.PROPOSED, ChangeState.APPROVED, ChangeState.SCHEDULED, ChangeState.FAILED)
 
 
 class QuotaChange(models.Model):

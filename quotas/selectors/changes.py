@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any
 
 from django.core.exceptions import PermissionDenied
-from django.db.models import QuerySet
+from django.db.models import Q, QuerySet
 from django.shortcuts import get_object_or_404
 
 from quotas.drafts import Edited, NodeState, Tree, state_of
@@ -44,11 +44,17 @@ class Standing:
 
 def change_list(access: Access) -> QuerySet[QuotaChange]:
     seen = QuotaNode.objects.filter(access.visible(Can.SEE)).values("pk")
-    return QuotaChange.objects.filter(pk__in=QuotaChange.nodes.through.objects.filter(quotanode__in=seen).values("quotachange_id"))
+    found = QuotaChange.objects.filter(pk__in=QuotaChange.nodes.through.objects.filter(quotanode__in=seen).values("quotachange_id"))
+    return found.exclude(state=ChangeState.PREVIEW)
 
 
 def change_for(access: Access, public_id: str) -> QuotaChange:
-    return get_object_or_404(change_list(access).select_related("author", "approver", "reverts"), public_id=public_id)
+    """One that the reader may see, or his own preview."""
+    seen = Q(pk__in=change_list(access).values("pk"))
+    if access.actor.user is not None:
+        seen |= Q(state=ChangeState.PREVIEW, author=access.actor.user)
+    found = QuotaChange.objects.filter(seen)
+    return get_object_or_404(found.select_related("author", "approver", "reverts"), public_id=public_id)
 
 
 def change_standing(access: Access, change: QuotaChange) -> Standing:
@@ -93,8 +99,10 @@ def steps_open(access: Access, change: QuotaChange, standing: Standing | None) -
         steps.append("rebase")
     elif decides and approved and state != ChangeState.PROPOSED and not standing.faults:
         steps += ["apply", "schedule"]
-    elif own and not approved and not standing.faults and state in (ChangeState.DRAFT, ChangeState.FAILED):
+    elif own and not approved and not standing.faults and state in (ChangeState.PREVIEW, ChangeState.DRAFT, ChangeState.FAILED):
         steps.append("propose")
+    if state == ChangeState.PREVIEW and own and not standing.faults:
+        steps.append("save")
     if state == ChangeState.PROPOSED and decides and not author:
         steps.append("approve")
     if state in (ChangeState.PROPOSED, ChangeState.APPROVED, ChangeState.SCHEDULED) and decides:

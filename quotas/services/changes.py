@@ -5,7 +5,7 @@ A change is applied whole or not at all. If a node that it edits is another one 
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from django.core.exceptions import PermissionDenied, ValidationError
@@ -52,17 +52,42 @@ class Overtaken(Conflict):
         self.lines = tuple(lines)
 
 
-def change_draft(*, access: Access, wanted: Wanted, reverts: QuotaChange | None = None, now: datetime) -> QuotaChange:
-    """Keep edits as a draft, after the same checks as when it is applied. Nothing of the tree changes."""
+PREVIEW_KEPT = timedelta(days=1)
+
+
+def change_draft(*, access: Access, wanted: Wanted, reverts: QuotaChange | None = None, preview: bool = False, now: datetime) -> QuotaChange:
+    """Keep edits as a draft, after the same checks as when it is applied. Nothing of the tree changes.
+
+    `preview`: they are only looked at. It is in no list, is its author's alone, and goes after a day unless it is saved.
+    """
     edits, edited = _judged(access, wanted)
     actor = access.actor
     change = QuotaChange(public_id=public_id("qc"), author=actor.user, author_name=actor.name, reverts=reverts, made_at=now)
     _describe(change, wanted, edits, edited, now)
     with transaction.atomic():
+        if preview:
+            change.state = ChangeState.PREVIEW
         change.save(force_insert=True)
         _follow_nodes(change, edited)
+        if not preview:
+            _record(change, access.actor, "quota_change.draft", after=_facts(change))
+    return change
+
+
+def preview_save(*, access: Access, change: QuotaChange, revision: int, now: datetime) -> QuotaChange:
+    """Make a preview a draft."""
+    with transaction.atomic():
+        change = _locked(change, revision, ChangeState.PREVIEW)
+        _must_be_author(access, change)
+        change.state, change.made_at, change.changed_at = ChangeState.DRAFT, now, now
+        change.save(update_fields=["state", "made_at", "changed_at"])
         _record(change, access.actor, "quota_change.draft", after=_facts(change))
     return change
+
+
+def preview_discard(*, access: Access, change: QuotaChange) -> None:
+    _must_be_author(access, change)
+    QuotaChange.objects.filter(pk=change.pk, state=ChangeState.PREVIEW).delete()
 
 
 def change_revise(*, access: Access, change: QuotaChange, wanted: Wanted, revision: int, now: datetime) -> QuotaChange:
@@ -182,6 +207,11 @@ def change_step(
     """One step of a change, by its name. `rebase` keeps its edits as of the tree of now; `allow` lets it exceed the healthy capacity; both void an
     approval. `revert` returns another change, a draft. Without a revision it is done on the newest one.
     """
+    if change.state == ChangeState.PREVIEW and step in STEPS:
+        with transaction.atomic():  # what is refused stays a preview
+            change = preview_save(access=access, change=change, revision=change.revision if revision is None else revision, now=now)
+            facts: dict[str, Any] = {"step": step, "revision": revision, "capacity": capacity, "reason": reason, "apply_at": apply_at, "now": now}
+            return change_step(access=access, change=change, **facts)
     common: dict[str, Any] = {"access": access, "change": change, "now": now}
     if step == "revert":
         return change_revert(**common, reason=reason)
@@ -226,7 +256,8 @@ def tree_imported(*, access: Access, rows: Sequence[Row], faults: Faults, archiv
 
 
 def changes_turn(*, capacity: Callable[[], Mapping[str, int]], now: datetime) -> int:
-    """Apply the changes whose time has come, with the rights that their authors have by now. What can't be applied says why."""
+    """Apply the changes whose time has come, with the rights that their authors have by now. What can't be applied says why. Old previews go."""
+    QuotaChange.objects.filter(state=ChangeState.PREVIEW, made_at__lte=now - PREVIEW_KEPT).delete()
     due = QuotaChange.objects.filter(state=ChangeState.SCHEDULED, apply_at__lte=now).select_related("author").order_by("apply_at", "id")
     applied = 0
     for change in list(due):

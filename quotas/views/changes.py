@@ -18,10 +18,10 @@ from gpufleet.web import Can, access_of, requires
 from quotas.exchange import FORMATS, rows_read, tree_written
 from quotas.forms import ApplyAtForm, ImportForm, PastForm, faults_of
 from quotas.lists import CHANGES
-from quotas.models import QuotaChange
+from quotas.models import ChangeState, QuotaChange
 from quotas.presenters import changed_fields, past_rows
 from quotas.selectors.changes import applied_lines, change_for, change_list, change_standing, steps_open, tree_visible, tree_visible_at
-from quotas.services.changes import Wanted, capacity_lines, change_draft, change_step, tree_imported
+from quotas.services.changes import Wanted, capacity_lines, change_draft, change_step, preview_discard, preview_save, tree_imported
 from scheduler.presenters.tree_changes import tree_told
 from scheduler.selectors.windows import capacity_now
 from scheduler.services.forecasts.previews import tree_preview
@@ -72,7 +72,14 @@ def change_step_page(request: HttpRequest, public_id: str) -> HttpResponse:
     access = access_of(request)
     found = change_for(access, public_id)
     step, when = request.POST.get("step", ""), None
+    if found.state == ChangeState.PREVIEW and step == "withdraw":
+        preview_discard(access=access, change=found)
+        return redirect("quotas")
     try:
+        if step == "save":
+            preview_save(access=access, change=found, revision=_revision(request, found), now=now())
+            messages.success(request, "The change is saved as a draft.")
+            return redirect("quota-change", public_id)
         if step == "schedule":
             form = ApplyAtForm(request.POST)
             if not form.is_valid():
@@ -129,7 +136,7 @@ def tree_import(request: HttpRequest) -> HttpResponse:
             options = {"archive_missing": data["archive_missing"], "reason": data["reason"]}
             edits, _ = tree_imported(access=access, rows=rows, faults=wrong, **options)
             wanted = Wanted([edit.as_json() for edit in edits], reason=data["reason"])
-            return redirect("quota-change", change_draft(access=access, wanted=wanted, now=now()).public_id)
+            return redirect("quota-change", change_draft(access=access, wanted=wanted, preview=True, now=now()).public_id)
         except ValidationError as fault:
             faults = [(at, text) for at, texts in faults_of(fault) for text in texts]
     return render(request, "quotas/import.html", {"form": form, "faults": faults}, status=422 if form.is_bound else 200)

@@ -88,7 +88,7 @@ def _drafted(request: HttpRequest, access: Access) -> HttpResponse:
             text = json.dumps({"edits": edits, "seen": seen | {node.public_id: node.revision for node in nodes}})
         else:
             try:
-                return redirect("quota-change", change_draft(access=access, wanted=Wanted(edits, reason=reason), now=now()).public_id)
+                return redirect("quota-change", change_draft(access=access, wanted=Wanted(edits, reason=reason), preview=True, now=now()).public_id)
             except ValidationError as fault:
                 faults = faults_told(dict(faults_of(fault)), edits, {node.public_id: node.path for node in nodes})
     named_nodes = [str(edit.get(name) or "") for edit in edits if isinstance(edit, dict) for name in ("node", "parent")]

@@ -205,7 +205,7 @@ def _drafted(access: Access, node: QuotaNode, edit: dict[str, Any], data: Mappin
         raise Conflict(CHANGED_MEANWHILE)
     wanted = Wanted([{**edit, "node": node.public_id}], reason=data["reason"])
     try:
-        return change_draft(access=access, wanted=wanted, now=now()).public_id
+        return change_draft(access=access, wanted=wanted, preview=True, now=now()).public_id
     except ValidationError as fault:
         raise ValidationError({field.removeprefix("edits.0."): texts for field, texts in faults_of(fault)}) from None
 

@@ -1,11 +1,14 @@
 """What a change would do, before it is done: on its page and over the API."""
 
+from datetime import timedelta
+
 import pytest
 from django.test import Client
 
+from gpufleet.core.models import AuditEntry
 from quotas.models import QuotaChange, QuotaNode, QuotaShare
 from quotas.selectors.changes import change_standing
-from quotas.services.changes import Wanted, change_apply, change_draft
+from quotas.services.changes import Wanted, change_apply, change_draft, changes_turn
 from scheduler.presenters.tree_changes import tree_sentences
 from scheduler.services.forecasts.previews import Preview, tree_preview
 from tests import builders
@@ -205,6 +208,37 @@ def test_the_past_tree_shows_what_was(world: Personas):
     page = client.get("/quotas/past/?at=2100-01-01T00:00").content.decode()
     assert "nlp" in page and "vision" not in page
     assert client.get("/quotas/past/?at=soon").status_code == 422
+
+
+def test_a_preview_that_is_not_saved_leaves_nothing(world: Personas):
+    node, client, other = QuotaNode.objects.get(path="acme/product/search"), world.client("superuser"), world.client("operator")
+    form = {"name": "find", "parent": world.nodes["acme/product"].public_id, "revision": node.revision, "reason": ""}
+    before = AuditEntry.objects.count()
+
+    def previewed(name: str) -> QuotaChange:
+        client.post(f"/quotas/{node.public_id}/move/", form | {"name": name})
+        return QuotaChange.objects.get(state="preview")
+
+    second = previewed("seek")
+    address, step = f"/quotas/changes/{second.public_id}/", f"/quotas/changes/{second.public_id}/step/"
+    page = client.get(address).content.decode()
+    assert ">Discard</button>" in page and ">Save draft</button>" in page and "Apply now" in page
+    assert other.get(address).status_code == 404
+    assert second.public_id not in client.get("/quotas/changes/").content.decode()
+    assert [one["id"] for one in client.get("/api/v1/quota-changes").json()["items"]] == []
+    assert AuditEntry.objects.count() == before
+    client.post(step, {"step": "withdraw", "revision": second.revision})
+    assert not QuotaChange.objects.exists() and AuditEntry.objects.count() == before
+
+    third = previewed("find")
+    client.post(f"/quotas/changes/{third.public_id}/step/", {"step": "save", "revision": third.revision})
+    assert third.public_id in other.get("/quotas/changes/").content.decode()
+    assert AuditEntry.objects.filter(action="quota_change.draft", object_id=third.public_id).count() == 1
+    fourth = previewed("seek")
+    changes_turn(capacity=dict, now=fourth.made_at + timedelta(hours=23))
+    assert QuotaChange.objects.count() == 2, "a draft stays"
+    changes_turn(capacity=dict, now=fourth.made_at + timedelta(hours=24))
+    assert set(QuotaChange.objects.values_list("pk", flat=True)) == {third.pk}
 
 
 def test_a_move_offers_the_top_level_by_name_to_those_who_may_move_there(world: Personas):

@@ -62,6 +62,7 @@ from tests.url_expectations.who import (
     Expect,
 )
 
+PREVIEW = "A preview is its author's alone, and goes after a day."
 PAGES = [
     # the tree
     Expect("GET", "quotas/", SEES),
@@ -73,7 +74,14 @@ PAGES = [
     Expect("GET", "quotas/<slug:public_id>/course", SEES, team),
     Expect("GET", "quotas/<slug:public_id>/ahead", SEES, team),
     Expect("GET", "quotas/<str:public_id>/edit/", EDITS, team),
-    Expect("POST", "quotas/<str:public_id>/edit/", EDITS, team, data=lambda w: node_form(w) | {"kind": "team", "title": "New"}),
+    Expect(
+        "POST",
+        "quotas/<str:public_id>/edit/",
+        EDITS,
+        team,
+        data=lambda w: node_form(w) | {"kind": "team", "title": "New"},
+        silent=PREVIEW,
+    ),
     Expect("GET", "quotas/<str:public_id>/new/", EDITS, team),
     Expect("POST", "quotas/<str:public_id>/new/", EDITS, team, data=node_form),
     Expect(
@@ -92,6 +100,7 @@ PAGES = [
         EDITS,
         team,
         data=lambda w: {"name": "language", "parent": w.team.parent.public_id, "revision": 1},
+        silent=PREVIEW,
     ),
     Expect("GET", "quotas/<str:public_id>/archive/", EDITS, team),
     Expect("POST", "quotas/<str:public_id>/archive/", EDITS, lambda w: {"public_id": w.empty.public_id}, data=lambda w: {"revision": 1}),
@@ -129,9 +138,15 @@ PAGES = [
     Expect("GET", "quotas/ledger/", SEES),
     Expect("GET", "quotas/export/", SEES),
     Expect("GET", "quotas/import/", EDITS),
-    Expect("POST", "quotas/import/", EDITS, data=tree_file),
+    Expect("POST", "quotas/import/", EDITS, data=tree_file, silent=PREVIEW),
     Expect("GET", "quotas/editor/", EDITS),
-    Expect("POST", "quotas/editor/", EDITS, data=lambda w: {"edits": json.dumps({"edits": change_json(w)["edits"], "seen": {}})}),
+    Expect(
+        "POST",
+        "quotas/editor/",
+        EDITS,
+        data=lambda w: {"edits": json.dumps({"edits": change_json(w)["edits"], "seen": {}})},
+        silent=PREVIEW,
+    ),
     Expect("POST", "quotas/changes/<slug:public_id>/step/", EDITS, FIELDS["change"], data=lambda w: {"step": "apply"}),
     Expect(
         "POST",

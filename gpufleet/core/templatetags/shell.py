@@ -121,6 +121,7 @@ LOOKS: dict[str, Look] = {
     "scheduled": Look("move", "clock", "Scheduled"),
     "applied": Look("good", "check", "Applied"),
     "rejected": Look("rest", "cross", "Rejected"),
+    "preview": Look("rest", "search", "Preview"),
     "withdrawn": Look("rest", "stop", "Withdrawn"),
     "shrinks": Look("warn", "eject", "Shrinks"),
     "waits": Look("rest", "clock", "Keeps waiting"),
