@@ -44,6 +44,7 @@ app.conf.beat_schedule = {
     "planned-health": {"task": "scheduler.tasks.planned_health", "schedule": 15.0, "options": {"expires": 15}},
     "planned-changes": {"task": "scheduler.tasks.planned_changes", "schedule": 15.0, "options": {"expires": 15}},
     "slurm-nodes": {"task": "scheduler.tasks.slurm_nodes", "schedule": 15.0, "options": {"expires": 15}},
+    "local-nodes": {"task": "scheduler.tasks.local_nodes", "schedule": 60.0, "options": {"expires": 60}},
     "kubernetes-nodes": {"task": "scheduler.tasks.kubernetes_nodes", "schedule": 15.0, "options": {"expires": 15}},
     "slurm-imports": {"task": "scheduler.tasks.slurm_imports", "schedule": 60.0, "options": {"expires": 60}},
     "tell": {"task": "scheduler.tasks.tell", "schedule": 2.0, "options": {"expires": 2}},

@@ -220,6 +220,7 @@ VARIABLES = (
     Variable("GPUFLEET_LOCAL_CHECKPOINTS", "a folder, or empty: in the data folder", str, "", ""),
     Variable("GPUFLEET_LOCAL_LOGS_MIB", "1 to 10000000", _whole(1, 10_000_000), "4096", "4096"),
     Variable("GPUFLEET_LOCAL_CGROUP", "a folder of cgroup v2 that the console may write to, or empty", str, "", ""),
+    Variable("GPUFLEET_LOCAL_PIN", "on or off", _switch, "off", "off"),
     Variable("GPUFLEET_SLURM_USERS", "names of users with commas between them, or empty", _words, "", ""),
     Variable("GPUFLEET_SLURM_REST_URLS", "URLs of slurmrestd with commas between them, or empty", _urls, "", ""),
     Variable("GPUFLEET_KUBECONFIG", "a kubeconfig whose contexts clusters may use, or empty", str, "", ""),
@@ -254,6 +255,8 @@ def read(environ: Mapping[str, str] | None = None) -> dict[str, Any]:
             faults.append(f"{variable.name}: {shown} is not allowed; allowed: {variable.legal}")
     if values.get("OIDC_ISSUER") and not (values.get("OIDC_CLIENT_ID") and values.get("OIDC_CLIENT_SECRET")):
         faults.append("GPUFLEET_OIDC_CLIENT_ID, GPUFLEET_OIDC_CLIENT_SECRET: both must be set when GPUFLEET_OIDC_ISSUER is")
+    if values.get("LOCAL_PIN") and not values.get("LOCAL_CGROUP"):
+        faults.append("GPUFLEET_LOCAL_CGROUP: must be set when GPUFLEET_LOCAL_PIN is on")
     if faults:
         raise ConfigurationError(faults)
     return values

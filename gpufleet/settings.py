@@ -286,8 +286,8 @@ SCHEDULER = {
     )
 }
 # What runs on the console's own machine, and as whom; scheduler/backends/registry.py makes the local back-end's rules of it.
-_LOCAL = ("LOCAL", "LOCAL_USER", "LOCAL_SAME_USER", "LOCAL_CHECKPOINTS", "LOCAL_LOGS_MIB", "LOCAL_CGROUP", "LOCAL_UIDS", "SECRETS_DIR", "SECRETS_ENV")
-LOCAL = {name: ENV[name] for name in _LOCAL}
+_LOCAL = ("LOCAL", "LOCAL_USER", "LOCAL_SAME_USER", "LOCAL_CHECKPOINTS", "LOCAL_LOGS_MIB", "LOCAL_CGROUP", "LOCAL_PIN", "LOCAL_UIDS")
+LOCAL = {name: ENV[name] for name in (*_LOCAL, "SECRETS_DIR", "SECRETS_ENV")}
 VIRTUAL_GPUS = ENV["VIRTUAL_GPUS"]
 # The users that a Slurm cluster added in the browser may run jobs as, and where a token of the console's user may be sent to.
 SLURM_USERS = ENV["SLURM_USERS"]

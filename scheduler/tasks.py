@@ -25,6 +25,7 @@ from scheduler.services.forecasts.own_traces import own_trace_write
 from scheduler.services.forecasts.replays import replay_run
 from scheduler.services.forecasts.sweeps import sweep_run
 from scheduler.services.hardware.kubernetes_nodes import kubernetes_nodes_reconcile
+from scheduler.services.hardware.local_pins import local_nodes_verify
 from scheduler.services.hardware.planned_health import planned_health_begin
 from scheduler.services.hardware.slurm_imports import imports_turn
 from scheduler.services.hardware.slurm_nodes import slurm_nodes_reconcile
@@ -174,6 +175,12 @@ def planned_changes() -> int:
 def slurm_nodes() -> int:
     """Let Slurm and the inventory agree on the health of nodes."""
     return slurm_nodes_reconcile(now=now())
+
+
+@shared_task
+def local_nodes() -> int:
+    """Try whether this machine still pins jobs to their processors."""
+    return local_nodes_verify(now=now())
 
 
 @shared_task

@@ -94,6 +94,7 @@ class StartOrder:
     resume_step: int = 0
     grace_seconds: int = 30
     limit_seconds: int | None = None
+    serves: bool = False  # a service
     access_token: str = ""  # that its service may ask visitors for; empty: it states no port
 
     @property

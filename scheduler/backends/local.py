@@ -17,6 +17,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from scheduler.backends.base import (
     NotFound,
     OldCheckpoint,
     Reach,
+    Refusal,
     RunState,
     SeenCheckpoint,
     SeenRun,
@@ -50,6 +52,7 @@ from scheduler.backends.local_launch import (
     secrets_of,
     workdir_of,
 )
+from scheduler.backends.local_pins import Pins
 from scheduler.backends.local_runs import (
     KILL,
     ROLE,
@@ -79,6 +82,7 @@ MARK = "GPUFLEET_RUN_DIR"  # in the environment of all that a worker starts; a f
 # So long one look at all runs waits for the file systems of their checkpoints, and the end of a run for its last ones.
 LOOK_SECONDS = 1.0
 LAST_LOOK = timedelta(seconds=20)
+REFUSED_LATELY = timedelta(seconds=60)  # so long the refusal of a worker is told of a run that goes on without it
 FACTS = Facts(resizes_in_place=False, resizes_stated=True, creates_mig=False, runs_mps=False, runs_images=False, latency_ms=500)
 # Each look goes through the folders, so there are never more than so many of runs that are over; and so many are deleted at once.
 MOST_KEPT = 2_000
@@ -87,7 +91,7 @@ DELETED_A_CALL = 200
 
 class LocalBackend:
     def __init__(self, folder: Path, rules: Rules) -> None:
-        self.folder, self.rules, self.accounts = folder, rules, Accounts(folder, rules)
+        self.folder, self.rules, self.accounts, self.pins = folder, rules, Accounts(folder, rules), Pins(folder, rules)
         self._looker, self._deleter = Looker(), Deleter()
         self._waits_left = 0.0
 
@@ -136,28 +140,32 @@ class LocalBackend:
                 port = free_port()
                 run = Run(order.key, order.sequence, now.isoformat(), [], str(checkpoints), uid=account.uid if account.alone else None)
                 run.workers = [worker_of(order, seat, port) for seat in order.workers]
-                write(place, run)
+                try:
+                    self.pins.decide(place, order, order.workers, now, keep=partial(write, place, run))
+                except BackendError:
+                    shutil.rmtree(place, ignore_errors=True)
+                    raise
             # It may have grown since it was written down: those who join are told by the resize.
             here = {(worker["role"], worker["index"]) for worker in run.workers}
-            self._begin(place, run, order, [seat for seat in order.workers if (seat.role, seat.index) in here], program)
+            self._begin(place, run, order, [seat for seat in order.workers if (seat.role, seat.index) in here], program, now)
 
     def _program(self, order: StartOrder) -> Program:
         argv, secrets, account = argv_of(order.launch), secrets_of(order, self.rules.secrets), self.accounts.account(order)
         return Program(argv, secrets, account, workdir_of(order.launch, account), environment_of(order.launch, account))
 
-    def _begin(self, place: Path, run: Run, order: StartOrder, seats: Sequence[WorkerSeat], program: Program) -> None:
+    def _begin(self, place: Path, run: Run, order: StartOrder, seats: Sequence[WorkerSeat], program: Program, now: datetime) -> None:
         """Start those of these workers that were not."""
         ranks = ranks_of(order, int(run.workers[0]["port"]))
+        seats = [seat for seat in seats if not (worker_folder(place, seat.role, seat.index) / "state.json").exists()]
+        self.pins.decide(place, order, seats, now)
         for seat in seats:
             spot = worker_folder(place, seat.role, seat.index)
-            if (spot / "state.json").exists():
-                continue
             spot.mkdir(exist_ok=True, mode=0o750)
             about = about_of(order, seat, Path(run.checkpoints), self.rules.report_url)
             mine = next((one for one in run.workers if (one["role"], one["index"]) == (seat.role, seat.index)), {})
             ready = probe_of(order.launch, port := int(mine.get("ready_port") or 0))
             about |= {"GPUFLEET_READY_PORT": str(port)} if port else {}
-            self._spawn(spot, program, about, ranks[seat.role, seat.index], limits_of(order, seat, self.rules.cgroup), ready)
+            self._spawn(spot, program, about, ranks[seat.role, seat.index], limits_of(order, seat, *self.pins.told(spot)), ready)
 
     def _spawn(
         self,
@@ -261,8 +269,9 @@ class LocalBackend:
             trial = {"on_trial": True} if lost and before is not None and before.get("on_trial") else {}
             run.workers.append(worker_of(order, seat, port) | {"at": now.isoformat(), "lost": lost} | trial)
         run.workers.sort(key=lambda worker: (worker["role"], worker["index"]))
-        write(place, run)
-        self._begin(place, run, order, add, program)
+        fresh = [seat for seat in add if not (worker_folder(place, seat.role, seat.index) / "state.json").exists()]
+        self.pins.decide(place, order, fresh, now, keep=partial(write, place, run))
+        self._begin(place, run, order, add, program, now)
 
     def replace(self, *, key: str, sequence: int, workers: Sequence[tuple[str, int]], now: datetime, order: StartOrder) -> None:
         """`_see_to` kills those that do not leave within their grace."""
@@ -293,7 +302,7 @@ class LocalBackend:
                     del worker["again"], worker["again_at"]
                     write(place, run)
             anew = {(worker["role"], worker["index"]) for worker in mine if worker.get("began") == sequence}
-            self._begin(place, run, order, [seat for seat in order.workers if (seat.role, seat.index) in anew], program)
+            self._begin(place, run, order, [seat for seat in order.workers if (seat.role, seat.index) in anew], program, now)
             if waits := [worker for worker in mine if "again" in worker]:
                 raise BackendError(f"{waits[0]['role'].capitalize()} {waits[0]['index']} of {run.key} has not ended yet.")
 
@@ -443,6 +452,7 @@ class LocalBackend:
                 log.warning("%s", fault)
             except Exception:
                 log.exception("The run %s could not be looked at", place.parent.name)
+        self.pins.settle(now)
         return tuple(found)
 
     def _checkpoints(self, run: Run, *, last: bool) -> tuple[tuple[SeenCheckpoint, ...], bool]:
@@ -511,6 +521,11 @@ class LocalBackend:
             exit_code=None if state != RunState.ENDED else bad.exit_code if bad is not None else 0,
             why="" if bad is None else bad.why,
             node_lost=bad is not None and (bad.exit_code is None or (run.in_place and state == RunState.ENDED and is_for_a_loss(run, bad, wrong))),
+            refusals=tuple(
+                Refusal(worker["node"], *look.refused)
+                for worker, look in workers
+                if look.refused and (state == RunState.ENDED or now - (look.ended or now) < REFUSED_LATELY)
+            ),
             checkpoints=checkpoints,
             steps=() if state == RunState.ENDED else self._looker.steps(Path(run.checkpoints)),
         )

@@ -11,7 +11,7 @@ import re
 import stat
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -41,6 +41,8 @@ class Rules:
     log_segment: int = 4 * 1024 * 1024
     log_segments: int = 8
     uids: tuple[int, int] | None = None  # the first and the last of those that jobs get, one each
+    pin: bool = False  # each worker has processors of that cgroup for itself, or shares those that nobody has
+    numa: Callable[[Sequence[str]], int | None] = lambda _gpus: None  # node of GPUs by UUID
     cgroup: Path | None = None  # of version 2, in which each worker gets one of its own; None: what a job asks for of the host binds only the plan
     kept_bytes: int = 4 * 1024**3  # of the folders of runs that are over
 
@@ -81,6 +83,12 @@ class Accounts:
             self._groups_of_range()
             return f"a user of {self.rules.uids[0]}-{self.rules.uids[1]} for each job"
         return self._named(_own()).name
+
+    def uid_of_jobs(self) -> int | None:
+        """A user that jobs run as; None: the console's own."""
+        if self.rules.uids is not None and not self.rules.same_user:
+            return self.rules.uids[0]
+        return self._named(_own()).uid
 
     def must_enter(self) -> None:
         """`BackendRefused` where those whom jobs run as cannot enter the folder of checkpoints; of a range its first user stands for all."""

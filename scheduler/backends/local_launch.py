@@ -122,8 +122,8 @@ def probe_of(launch: Mapping[str, Any], port: int) -> dict[str, Any] | None:
     return {way: asked} | {name: stated.get(name, default) for name, default in limits.items()}
 
 
-def limits_of(order: StartOrder, seat: WorkerSeat, cgroup: Path | None) -> dict[str, Any] | None:
-    """The cgroup of a worker that says how much of the host it needs."""
+def limits_of(order: StartOrder, seat: WorkerSeat, cgroup: Path | None, pin: dict[str, str] | None = None) -> dict[str, Any] | None:
+    """The cgroup of a worker that says how much of the host it needs, or that is pinned."""
     if cgroup is None:
         return None
     role = role_named(order.spec, seat.role)
@@ -132,7 +132,8 @@ def limits_of(order: StartOrder, seat: WorkerSeat, cgroup: Path | None) -> dict[
         files["memory.max"] = str(int(role["host_memory_gb"] * 1024**3))
     if role.get("cpus"):
         files["cpu.max"] = f"{max(LEAST_CPU_MICROS, round(role['cpus'] * 100_000))} 100000"
-    return {"folder": str(cgroup / f"{order.key}.{seat.role}-{seat.index}"), "files": files} if files else None
+    folder = str(cgroup / f"{order.key}.{seat.role}-{seat.index}")
+    return {"folder": folder, "files": files, "pin": pin} if files or pin else None
 
 
 def ranks_of(order: StartOrder, port: int) -> dict[tuple[str, int], list[dict[str, str]]]:

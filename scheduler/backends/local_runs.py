@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from scheduler.backends.base import BackendRefused, LogPart, RunState, SeenRun, StartOrder, WorkerSeat, whole_characters
+from scheduler.backends.base import BackendRefused, LogPart, Refusal, RunState, SeenRun, StartOrder, WorkerSeat, whole_characters
 from scheduler.backends.local_launch import free_port
 from scheduler.backends.supervising import processes
 from scheduler.backends.supervising.files import write_whole
@@ -65,6 +65,7 @@ class Look:
     ready: bool | None = None  # of one that is asked whether it can serve
     ready_since: datetime | None = None
     ready_why: str = ""
+    refused: tuple[str, str] | None = None  # by its node: code and words
 
 
 def look_at(place: Path, run: Run, worker: Mapping[str, Any], now: datetime) -> Look:
@@ -73,6 +74,9 @@ def look_at(place: Path, run: Run, worker: Mapping[str, Any], now: datetime) -> 
     started, ended = moment_of(state.get("started_at")), moment_of(state.get("ended_at"))
     if state.get("state") == "ended":
         code, why = state["exit_code"], state["why"]
+        if said := state.get("refused"):
+            refused = Refusal(worker["node"], said["code"], said["words"])
+            return Look(RunState.ENDED, None, refused.told, started, ended, lost=True, refused=(refused.code, refused.words))
         lost = why == f"ended by {signal.SIGKILL.name}" or bool(worker.get("given_up"))
         lost = lost or (code != 0 and bool(worker.get("on_trial")) and never_served(state, started, ended))
         lost = lost and worker.get("lost", 0) < MOST_KILLED - 1

@@ -1,7 +1,7 @@
 """Which back-end a cluster has. One object a cluster and process, so that what a back-end remembers between calls is kept."""
 
-from collections import defaultdict
-from collections.abc import ItemsView, Iterable, Iterator, Mapping, ValuesView
+from collections import Counter, defaultdict
+from collections.abc import ItemsView, Iterable, Iterator, Mapping, Sequence, ValuesView
 from contextlib import suppress
 from dataclasses import fields
 from datetime import datetime, timedelta
@@ -26,7 +26,7 @@ from scheduler.backends.simulated import SimulatedBackend
 from scheduler.backends.slurm.backend import FACTS as SLURM_FACTS
 from scheduler.backends.slurm.backend import SlurmBackend
 from scheduler.backends.slurm.values import KnownGpus, Settings
-from scheduler.models import Cluster, KubernetesCluster, Node, SlurmCluster
+from scheduler.models import Cluster, Gpu, KubernetesCluster, Node, SlurmCluster
 
 FULL_LOOK = timedelta(seconds=30)
 STEPS_EACH = timedelta(seconds=5)  # files of step times are taken in: however often a job writes them
@@ -252,8 +252,16 @@ def local_rules() -> Rules:
         checkpoints=Path(chosen["LOCAL_CHECKPOINTS"]) if chosen["LOCAL_CHECKPOINTS"] else None,
         uids=chosen["LOCAL_UIDS"],
         cgroup=Path(chosen["LOCAL_CGROUP"]) if chosen["LOCAL_CGROUP"] else None,
+        pin=chosen["LOCAL_PIN"],
+        numa=_numa_of,
         kept_bytes=1024**2 * chosen["LOCAL_LOGS_MIB"],
     )
+
+
+def _numa_of(uuids: Sequence[str]) -> int | None:
+    """The NUMA node on which the most of these GPUs are, as the inventory has it; None where it knows of none."""
+    known = Gpu.objects.filter(uuid__in=uuids, removed_at__isnull=True, numa_node__isnull=False).values_list("numa_node", flat=True)
+    return min(Counter(known).most_common(), key=lambda one: (-one[1], one[0]), default=(None, 0))[0]
 
 
 def why_not_local() -> str:

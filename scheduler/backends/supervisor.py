@@ -21,11 +21,15 @@ from pathlib import Path
 
 def main() -> None:
     sys.path.append(str(Path(__file__).resolve().parents[2]))  # an isolated interpreter knows no path of ours
+    from scheduler.backends.supervising.fence import tried
     from scheduler.backends.supervising.namespaces import probe
     from scheduler.backends.supervising.worker import Worker
 
     if sys.argv[1:] == ["probe"]:
         sys.stdout.write(probe())
+        return
+    if sys.argv[1:] == ["pin"]:
+        sys.stdout.write(tried(json.load(sys.stdin)))
         return
     order = json.load(sys.stdin)
     folder = Path(order["folder"])

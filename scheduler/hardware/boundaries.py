@@ -1,7 +1,7 @@
 """Boundaries between the jobs of a node, and who vouches that it enforces them: what colocation with services stands on.
 
-They are kept as labels of the node: `true` as Slurm's import found them, any other value as an operator states. The simulated back-end carries out
-all that it is ordered. Local jobs have no boundary that anybody has verified.
+They are kept as labels of the node: `true` as Slurm's import found them, `verified` as the local back-end tried it on this machine, any other value
+as an operator states. The simulated back-end carries out all that it is ordered.
 """
 
 from collections.abc import Mapping
@@ -9,7 +9,8 @@ from enum import StrEnum
 
 BOUNDARIES = {"cores": "Processors pinned", "mig": "MIG instances enforced"}
 PREFIX = "boundary/"
-FOUND, STATED = "true", "stated"
+FOUND, VERIFIED, STATED = "true", "verified", "stated"
+CORES = PREFIX + "cores"
 TRUE = frozenset({"yes", "true", "up", "1"})  # as Slurm reads them
 
 
@@ -21,6 +22,7 @@ class Voucher(StrEnum):
     OPERATOR = "operator"
 
 
+VOUCHED = {("slurm", FOUND): Voucher.SLURM, ("local", VERIFIED): Voucher.BACKEND}
 VOUCHERS = {Voucher.BACKEND: "by its back-end", Voucher.SLURM: "by Slurm", Voucher.OPERATOR: "stated by an operator"}
 
 
@@ -32,14 +34,22 @@ def boundaries_of(labels: Mapping[str, object], backend: str) -> dict[str, Vouch
         if backend == "simulated":
             found[name] = Voucher.BACKEND
         elif value:
-            found[name] = Voucher.SLURM if backend == "slurm" and value == FOUND else Voucher.OPERATOR
+            found[name] = VOUCHED.get((backend, value), Voucher.OPERATOR)
     return found
 
 
-def labels_stated(labels: Mapping[str, object], stated: frozenset[str]) -> dict[str, object]:
-    """The labels with the boundaries that an operator states; what Slurm found stays."""
-    kept = {key: value for key, value in labels.items() if not key.startswith(PREFIX) or value == FOUND}
+def labels_stated(labels: Mapping[str, object], stated: frozenset[str], backend: str) -> dict[str, object]:
+    """The labels with the boundaries that an operator states; what Slurm found or the back-end verified stays."""
+    kept = {key: value for key, value in labels.items() if not key.startswith(PREFIX) or (backend, value) in VOUCHED}
     return kept | {PREFIX + name: STATED for name in sorted(stated) if PREFIX + name not in kept}
+
+
+def labels_verified(labels: Mapping[str, object], *, pins: bool) -> dict[str, object]:
+    """The labels of this machine, of which its back-end has just tried whether it pins jobs to their processors. What an operator states of a machine
+    that does not stays."""
+    if pins:
+        return {**labels, CORES: VERIFIED}
+    return {key: value for key, value in labels.items() if (key, value) != (CORES, VERIFIED)}
 
 
 def found_in(stated: Mapping[str, str], *, is_verified: bool) -> list[str]:

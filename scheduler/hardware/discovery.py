@@ -7,7 +7,7 @@ document, and what a document leaves out keeps its value.
 import importlib.metadata
 import os
 import platform
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -80,7 +80,7 @@ def machine_read(*, virtual: int = 0) -> Machine:
     except NothingFound:
         if not virtual:
             raise
-        name = _name()
+        name = machine_name()
         devices = [Device(index, VIRTUAL, f"GPU-virtual-{name}-{index}", VIRTUAL_MIB) for index in range(virtual)]
         which = "this GPU is virtual and computes" if virtual == 1 else f"these {virtual} GPUs are virtual and compute"
         notes = [f"No driver found; {which} nothing (GPUFLEET_VIRTUAL_GPUS)."]
@@ -91,7 +91,7 @@ def machine_read(*, virtual: int = 0) -> Machine:
     return machine
 
 
-def _name() -> str:
+def machine_name() -> str:
     return platform.node().split(".")[0] or "localhost"
 
 
@@ -109,7 +109,7 @@ def _machine_read() -> Machine:
         notes: list[str] = []
         devices = [_device(index, handle, notes) for index, handle in enumerate(handles)]
         islands = _islands(handles)
-    return Machine(_name(), driver, os.cpu_count() or 0, _memory_mib(), devices, islands, notes)
+    return Machine(machine_name(), driver, os.cpu_count() or 0, _memory_mib(), devices, islands, notes)
 
 
 @contextmanager
@@ -205,11 +205,12 @@ def document_of(
     stated_of_types: Collection[str] = (),
     stated_of_links: bool = False,
     stated_ports: bool = False,
+    labels: Mapping[str, object] | None = None,
 ) -> str:
     """The machine as an import file. `known_types` maps boards to the names under which the inventory has them; a new cluster gets `backend`.
 
     Bandwidths that somebody has stated, of the memory of some types or of the node's PCIe links, stay as they are, and so do its network ports: no
-    machine knows its rails.
+    machine knows its rails. `labels`: the node's, where they are to change.
     """
     gpus, splits, types, speeds = [], [], {}, dict[str, int]()
     for device in machine.devices:
@@ -239,6 +240,8 @@ def document_of(
     ports = [{"name": port.name, "speed_gbps": port.speed_gbps} for port in machine.ports if port.speed_gbps is not None]
     if ports and not stated_ports:
         node["nics"] = ports
+    if labels is not None:
+        node["labels"] = dict(labels)
     if len(machine.islands) > 1:
         node["islands"] = machine.islands
     if splits:

@@ -168,6 +168,8 @@ def _sentence(event: InventoryEvent) -> str:
             return f"split as {layout or 'nothing'}" if after.get("mode", "mig" if layout else "whole") == "mig" else "made whole"
         case "spare":
             return "kept as a spare" if after.get("spare") else "no longer a spare"
+        case "boundaries" if "verified" in after:
+            return "verified to pin jobs to their processors" if after["verified"] else "no longer verified to pin jobs to their processors"
         case "boundaries":
             return f"stated to enforce {' and '.join(after.get('boundaries') or ()) or 'no boundary'}"
         case "drain":

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from scheduler.backends.supervising.asking import Probe, answer_of
-from scheduler.backends.supervising.fence import Fence
+from scheduler.backends.supervising.fence import Fence, Unpinned
 from scheduler.backends.supervising.files import write_whole
 from scheduler.backends.supervising.logs import Log
 from scheduler.backends.supervising.namespaces import PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS, first_process, own_proc, system
@@ -20,6 +20,7 @@ from scheduler.backends.supervising.processes import descendants, end_marked, st
 TERM_SECONDS = 10.0
 # So long the end of a worker's last processes is waited for; what the kernel cannot end by then (a device that does not answer) is left to it.
 END_SECONDS = 20.0
+UNPINNED = "unpinned"  # what a child says that is not on its processors
 
 
 class Worker:
@@ -57,8 +58,14 @@ class Worker:
             if self.order.get("apart"):
                 self.first = first_process()
             with self.fence.inside():
+                self.fence.verify()
+                if self.fence.told:
+                    self.log.write(f"gpufleet: {self.fence.told}\n".encode())
                 for rank in self.order["ranks"]:
                     self._start(rank)
+        except Unpinned as refused:
+            self._refuse(str(refused))
+            return
         except (OSError, ValueError, subprocess.SubprocessError) as fault:
             self._kill(signal.SIGKILL)
             number = fault.errno if isinstance(fault, OSError) else None
@@ -74,6 +81,14 @@ class Worker:
             self._tell_ready()
         self.keep()
         self._watch()
+
+    def _refuse(self, words: str) -> None:
+        """What was ordered is not so on this machine: nothing of the worker has begun, or what has is ended."""
+        self._kill(signal.SIGKILL)
+        self._end_all()
+        self.log.write(f"gpufleet: not started: {words}\n".encode(errors="replace"))
+        self.state["refused"] = {"code": "cores", "words": words}
+        self._over(126, words)
 
     def _tell_ready(self) -> None:
         assert self.probe is not None
@@ -132,6 +147,8 @@ class Worker:
             os.set_blocking(read, False)
             with contextlib.suppress(BlockingIOError):
                 number, _, what = os.read(read, 4096).decode(errors="replace").partition(" ")
+                if number == UNPINNED:
+                    raise Unpinned(what) from fault
                 raise OSError(int(number), os.strerror(int(number)), what) from fault
             raise
         finally:
@@ -143,9 +160,12 @@ class Worker:
         self.keep()
 
     def _become(self, told: int | None) -> None:
-        """In the child: see only the job's processes, become its user for good, and only then enter the folder where it works."""
+        """In the child: see only the job's processes, become its user for good, and only then enter the folder where it works. What it starts is
+        on its processors, or never begins."""
         order, what = self.order, ""
         try:
+            if told is not None:
+                self.fence.verify()
             if self.first is not None:
                 own_proc()
             if order["uid"] is not None:
@@ -156,6 +176,10 @@ class Worker:
                 system("prctl", PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
             what = order["cwd"]
             os.chdir(what)
+        except Unpinned as refused:
+            if told is not None:
+                os.write(told, f"{UNPINNED} {refused}".encode(errors="replace"))
+            raise
         except OSError as fault:
             if told is not None:
                 os.write(told, f"{fault.errno} {what or fault.filename}".encode(errors="replace"))

@@ -6,11 +6,13 @@ from datetime import datetime
 from django.conf import settings
 
 from quotas.permissions import Access, Can
+from scheduler.backends.registry import local_backend
 from scheduler.hardware.discovery import Machine, document_of, machine_read
 from scheduler.models import Cluster, GpuType, Node
 from scheduler.services.hardware.checks import Step, StepsFailed
 from scheduler.services.hardware.imports import Preview, import_preview
 from scheduler.services.hardware.local_checks import local_check
+from scheduler.services.hardware.local_pins import labels_now
 from scheduler.services.hardware.slurm import must_be_local
 
 DEFAULT_CLUSTER = "local"
@@ -35,7 +37,13 @@ def machine_document(machine: Machine, cluster: str = "") -> str:
     fresh = not Cluster.objects.filter(name=cluster).exists()
     # Where jobs may run on this machine, that is what its cluster is for.
     backend = "local" if settings.LOCAL["LOCAL"] else ""
-    there = Node.objects.filter(name=machine.name, cluster__name=cluster, removed_at__isnull=True)
+    there = Node.objects.filter(name=machine.name, cluster__name=cluster, removed_at__isnull=True).first()
+    labels: dict[str, object] | None = None
+    if backend and not Cluster.objects.filter(name=cluster).exclude(backend=backend).exists():
+        labels = labels_now(there.labels if there is not None else {})
+        if labels == (there.labels if there is not None else {}):
+            labels = None
+        machine = replace(machine, cpus=local_backend().pins.capacity() or machine.cpus)  # so many can be pinned, and more are not planned with
     return document_of(
         machine,
         cluster=cluster,
@@ -43,8 +51,9 @@ def machine_document(machine: Machine, cluster: str = "") -> str:
         known_types=known,
         backend=backend,
         stated_of_types={*GpuType.objects.exclude(hbm_gbps=0).values_list("name", flat=True)},
-        stated_of_links=there.filter(pcie_gbps__isnull=False).exists(),
-        stated_ports=there.filter(nics__isnull=False).exists(),
+        stated_of_links=there is not None and there.pcie_gbps is not None,
+        stated_ports=there is not None and there.nics.exists(),
+        labels=labels,
     )
 
 

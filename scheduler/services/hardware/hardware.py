@@ -171,7 +171,7 @@ def node_boundaries_state(*, access: Access, node: Node, boundaries: Collection[
             told = sorted(vouched.intersection(boundaries))
             why = f"needs no statement for {_listed(told)}" if told else f"is stated to enforce {_listed(before)} already"
             raise ValidationError({"boundaries": f"{node.name} {why}."})
-        node.labels = labels_stated(node.labels, frozenset(after))
+        node.labels = labels_stated(node.labels, frozenset(after), node.cluster.backend)
         node.save(update_fields=["labels"])
         changed = {"boundaries": before}, {"boundaries": after}
         hardware_record(access.actor, "node.boundaries", node, None, "boundaries", *changed, reason, now)

@@ -9,7 +9,9 @@ from django.conf import settings
 from django.db import DatabaseError
 
 from gpufleet.core.findings import Finding
+from gpufleet.core.times import now
 from scheduler.backends.base import BackendError
+from scheduler.backends.local import LocalBackend
 from scheduler.backends.local_accounts import Accounts, nearest
 from scheduler.backends.registry import local_backend, why_not_local
 from scheduler.hardware.discovery import NothingFound, machine_read
@@ -19,16 +21,37 @@ Seen = Iterator[str | Finding]
 ALLOW = "Set GPUFLEET_LOCAL=on and start the console again (docs/operate/back-ends.md, Local jobs)."
 WHO = "Set GPUFLEET_LOCAL_UIDS for several teams, GPUFLEET_LOCAL_USER for one, GPUFLEET_LOCAL_SAME_USER for one person; then start the console again."
 FOLDER = "Make the folder writable for the console's user, or name another one (GPUFLEET_DATA_DIR, GPUFLEET_LOCAL_CHECKPOINTS)."
+PIN = "Give GPUFLEET_LOCAL_CGROUP the controller cpuset, or set GPUFLEET_LOCAL_PIN=off (docs/operate/back-ends.md, Pinned processors)."
 GPUS = "Install NVIDIA's driver, or set GPUFLEET_VIRTUAL_GPUS to try the console."
 
 
 def local_check() -> list[Step]:
     """Try each step. Starts nothing."""
-    accounts = local_backend().accounts
+    backend = local_backend()
+    accounts = backend.accounts
     return steps_tried(
         [Check("local jobs", _allowed, ALLOW), Check("user", partial(_user, accounts), WHO)],
-        [Check("folders", partial(_folders, accounts), FOLDER), Check("GPUs", _gpus, GPUS)],
+        [Check("folders", partial(_folders, accounts), FOLDER), Check("GPUs", _gpus, GPUS), *_of_pins(backend)],
     )
+
+
+def _of_pins(backend: LocalBackend) -> list[Check]:
+    return [Check("processors", partial(_processors, backend), PIN)] if backend.rules.pin else []
+
+
+def _processors(backend: LocalBackend) -> Seen:
+    """Pins a process on trial."""
+    if why := backend.pins.missing(backend.accounts.uid_of_jobs()):
+        yield Finding(f"Jobs cannot be pinned to processors: {why.rstrip('.')}.", "The node refuses every job, and pins are not a boundary.", PIN)
+        return
+    if why := backend.pins.unvouched(now()):
+        yield Finding(
+            f"Jobs are pinned to processors, but the back-end does not vouch for the boundary: {why}",
+            "Services and other work stand on different nodes if the fleet-wide rule colocation is “node”.",
+            "See docs/operate/back-ends.md, pinned processors.",
+            note=True,
+        )
+    yield f"workers can own {backend.pins.capacity()}"
 
 
 def _allowed() -> Seen:

@@ -29,7 +29,7 @@ from scheduler.backends.base import (
 )
 from scheduler.backends.registry import Backends, Silence
 from scheduler.loop.measures import CALL, CALL_FAULTS, ORDER
-from scheduler.models import Attempt, JobState, Order, OrderKind, Placement
+from scheduler.models import Attempt, JobClass, JobState, Order, OrderKind, Placement
 from scheduler.services.hardware.geometry import split_refused, splits_confirm
 from scheduler.services.jobs.checkpoints import checkpoint_newest
 from scheduler.services.jobs.replacing import replacement_refused
@@ -350,6 +350,7 @@ class _StartOrders:
             resume_step=resumed.step if resumed else 0,
             grace_seconds=int(grace_of(job)),
             limit_seconds=job.limit_seconds,
+            serves=job.job_class == JobClass.INFERENCE,
             access_token=access_token(_key(known)) if job.launch.get("port") else "",
         )
 
