@@ -84,19 +84,16 @@ class Accounts:
             return f"a user of {self.rules.uids[0]}-{self.rules.uids[1]} for each job"
         return self._named(_own()).name
 
-    def uid_of_jobs(self) -> int | None:
-        """A user that jobs run as; None: the console's own."""
-        if self.rules.uids is not None and not self.rules.same_user:
-            return self.rules.uids[0]
-        return self._named(_own()).uid
-
-    def must_enter(self) -> None:
-        """`BackendRefused` where those whom jobs run as cannot enter the folder of checkpoints; of a range its first user stands for all."""
+    def of_jobs(self) -> Account:
+        """Whom jobs run as; of a range its first user stands for all."""
         if self.rules.uids is not None and not self.rules.same_user:
             first, groups = self.rules.uids[0], self._groups_of_range()
-            account = Account(f"gpufleet-{first}", "", first, first, groups, alone=True)
-        else:
-            account = self._named(_own())
+            return Account(f"gpufleet-{first}", "", first, first, groups, alone=True)
+        return self._named(_own())
+
+    def must_enter(self) -> None:
+        """`BackendRefused` where those whom jobs run as cannot enter the folder of checkpoints."""
+        account = self.of_jobs()
         root = self.checkpoint_root()
         if root.exists():
             self._can_be_entered(root, account)

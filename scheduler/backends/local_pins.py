@@ -17,10 +17,11 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from math import ceil
 from pathlib import Path
+from typing import Any
 
 from scheduler.backends import supervisor
 from scheduler.backends.base import BackendError, BackendRefused, RunState, StartOrder, WorkerSeat
-from scheduler.backends.local_accounts import LOCAL_PATH, SPAWN_SECONDS, Rules
+from scheduler.backends.local_accounts import LOCAL_PATH, SPAWN_SECONDS, Account, Rules
 from scheduler.backends.local_runs import look_at, read, state_in, worker_folder
 from scheduler.backends.processors import OTHERS, SERVICES, Processor, Topology, chosen, pools
 from scheduler.backends.supervising.cpulists import list_of, read_list
@@ -248,15 +249,18 @@ class Pins:
         except (OSError, CannotPin, ValueError):
             return None
 
-    def missing(self, uid: int | None = None) -> str:
-        """Why no worker can be pinned on this machine; empty: one was just pinned on trial, and could not leave its processor. `uid`: of a job."""
+    def missing(self, account: Account | None = None) -> str:
+        """Why no worker can be pinned on this machine; empty: one was just pinned on trial, and could not leave its processor, nor its cgroup as the
+        user of a job."""
         if self.top is None:
             return "Processors are not pinned (GPUFLEET_LOCAL_PIN)."
         try:
             with _locked(self.top):
                 numbers = sorted(self._topology().numbers)
                 _allow(self.top)
-            order = {"folder": str(self.top), "processors": [numbers[-1], numbers[0]], "uid": uid}
+            order: dict[str, Any] = {"folder": str(self.top), "processors": [numbers[-1], numbers[0]]}
+            if account is not None and account.uid is not None:
+                order["user"] = [account.uid, account.gid, account.groups]
             done = subprocess.run(
                 [sys.executable, "-I", "-S", supervisor.__file__, "pin"],
                 input=json.dumps(order),

@@ -163,7 +163,7 @@ def affinity(pid: str = "self") -> frozenset[int]:
 
 def tried(order: dict[str, Any]) -> str:
     """Why a process cannot be kept to one processor of this machine; empty: it can. `folder` is the one of the workers' cgroups, `processors` two of
-    the machine, `uid` the user of a job."""
+    the machine, `user` the id, group and groups of a job's."""
     folder, (mine, other) = Path(order["folder"]), order["processors"]
     fence = Fence({"folder": str(folder / f"{TRIAL}{os.getpid()}"), "files": {}, "pin": {"cpus": str(mine)}})
     fault = ""
@@ -182,16 +182,15 @@ def tried(order: dict[str, Any]) -> str:
         fault = _told(refused, folder)
     finally:
         fence.end()
-    return fault or _left_by(order.get("uid"), folder)
+    return fault or (_left_by(order["user"], folder) if "user" in order else "")
 
 
-def _left_by(uid: int | None, folder: Path) -> str:
+def _left_by(user: list[Any], folder: Path) -> str:
     """Whether the user of a job could move a process out of its cgroup."""
-    if uid is None:
-        return ""
+    uid, gid, groups = user
     try:
-        os.setgroups([])
-        os.setresgid(uid, uid, uid)
+        os.setgroups(groups)
+        os.setresgid(gid, gid, gid)
         os.setresuid(uid, uid, uid)
         with (folder / "cgroup.procs").open("r+"):
             return f"Jobs can write to {folder}, and so leave their cgroups."

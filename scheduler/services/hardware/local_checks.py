@@ -13,8 +13,9 @@ from gpufleet.core.times import now
 from scheduler.backends.base import BackendError
 from scheduler.backends.local import LocalBackend
 from scheduler.backends.local_accounts import Accounts, nearest
-from scheduler.backends.registry import local_backend, why_not_local
-from scheduler.hardware.discovery import NothingFound, machine_read
+from scheduler.backends.registry import LOCAL, local_backend, why_not_local
+from scheduler.hardware.discovery import NothingFound, machine_name, machine_read
+from scheduler.models import Node
 from scheduler.services.hardware.checks import MEANS, Check, Step, in_time, must_be_writable, steps_tried
 
 Seen = Iterator[str | Finding]
@@ -41,7 +42,7 @@ def _of_pins(backend: LocalBackend) -> list[Check]:
 
 def _processors(backend: LocalBackend) -> Seen:
     """Pins a process on trial."""
-    if why := backend.pins.missing(backend.accounts.uid_of_jobs()):
+    if why := backend.pins.missing(backend.accounts.of_jobs()):
         yield Finding(f"Jobs cannot be pinned to processors: {why.rstrip('.')}.", "The node refuses every job, and pins are not a boundary.", PIN)
         return
     if why := backend.pins.unvouched(now()):
@@ -51,7 +52,15 @@ def _processors(backend: LocalBackend) -> Seen:
             "See docs/operate/back-ends.md, pinned processors.",
             note=True,
         )
-    yield f"workers can own {backend.pins.capacity()}"
+    most = backend.pins.capacity() or 0
+    if Node.objects.filter(cluster__backend=LOCAL, name=machine_name(), removed_at__isnull=True, cpus__gt=most).exists():
+        yield Finding(
+            f"The inventory counts more processors of this machine than workers can own, which are {most}.",
+            "Jobs that are placed on all of them wait for processors, or fail.",
+            "Discover this machine again: gpufleet inventory discover --apply.",
+            note=True,
+        )
+    yield f"workers can own {most}"
 
 
 def _allowed() -> Seen:

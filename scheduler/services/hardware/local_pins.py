@@ -30,7 +30,7 @@ def why_no_boundary(*, now: datetime) -> str:
     if why := why_not_local():
         return why
     try:
-        return backend.pins.missing(backend.accounts.uid_of_jobs()) or backend.pins.unvouched(now)
+        return backend.pins.missing(backend.accounts.of_jobs()) or backend.pins.unvouched(now)
     except (BackendError, OSError) as fault:
         return str(fault)
 

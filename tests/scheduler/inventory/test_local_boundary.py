@@ -107,6 +107,11 @@ def test_the_doctor_and_the_page_that_adds_this_machine_try_it(pinned, settings)
     step = next(step for step in local_check() if step.name == "processors")
     assert (step.result, step.seen) == ("ok", "workers can own 7")
 
+    builders.node(machine_name(), gpus=2)
+    Cluster.objects.update(backend="local")
+    Node.objects.update(cpus=8)
+    assert "The inventory counts more processors of this machine than workers can own, which are 7." in str(local_check())
+
     pinned.why = "No cpuset."
     step = next(step for step in local_check() if step.name == "processors")
     assert (step.result, step.told) == ("failed", "Jobs cannot be pinned to processors: No cpuset.")
