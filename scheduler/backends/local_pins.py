@@ -95,6 +95,7 @@ class Pins:
     def __init__(self, folder: Path, rules: Rules, *, system: Path = SYSTEM) -> None:
         self.folder, self.rules, self.system = folder, rules, system
         self.top = rules.cgroup if rules.pin else None
+        self._said = ""
 
     def decide(self, place: Path, order: StartOrder, seats: Sequence[WorkerSeat], now: datetime, *, keep: Callable[[], None] = lambda: None) -> None:
         """Choose the processors of workers that are to begin, and take them from those who share. All of them, or a BackendError and none. `keep`
@@ -166,8 +167,11 @@ class Pins:
             with _locked(self.top):
                 held = self._held(now)
                 self._share(pools(self._topology(), held.owned, held.kinds))
+            self._said = ""
         except (OSError, CannotPin, ValueError) as fault:
-            log.warning("the processors of this machine could not be looked at: %s", fault)
+            if str(fault) != self._said:  # each second it is the same
+                log.warning("the processors of this machine could not be looked at: %s", fault)
+            self._said = str(fault)
 
     # What is there
 

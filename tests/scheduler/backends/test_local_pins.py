@@ -275,6 +275,13 @@ def test_a_trial_says_why_nothing_can_be_pinned(pins, files):
     assert Pins(pins.folder, replace(pins.rules, pin=False)).missing() == "Processors are not pinned (GPUFLEET_LOCAL_PIN)."
 
 
+def test_a_machine_that_cannot_pin_any_more_is_said_once(pins, files, caplog):
+    (files.top / "cgroup.controllers").write_text("cpu\n")
+    for _ in range(3):
+        pins.settle(now())
+    assert [("has no controller cpuset" in one.getMessage()) for one in caplog.records] == [True]
+
+
 def test_what_runs_unpinned_or_elsewhere_is_no_boundary(pins, files):
     own = Pins(pins.folder, replace(pins.rules, same_user=False), system=pins.system)
     assert "GPUFLEET_LOCAL_SAME_USER" in pins.unvouched(now())
