@@ -113,10 +113,6 @@ class Stays:
         """When a shared GPU is whole again: the last of its tenants has left by then."""
         return max(self.tenants.get((node, gpu), {}).values(), default=0)
 
-    def out_of_date(self, now: int) -> list[Work]:
-        """Whose time was up by now, or is counted from now on. Who gives way at once goes on to do so."""
-        return [work for work, held in self.held.items() if 0 < held.until < END and (held.until <= now or work.job.run.started is None)]
-
 
 @dataclass(slots=True)
 class Prospect:

@@ -144,8 +144,10 @@ class Prospects(ABC):
         changed = known.changed | dict.fromkeys(journal[self._read :], True)
         known.changed, self._read = {}, len(journal)
         if now != ahead.now:
-            ahead.now = now
-            changed = dict.fromkeys(known.stays.out_of_date(now), True) | changed
+            ahead.now, held = now, known.stays.held.items()
+            # Whose time was up by now, or is counted from now on. Who gives way at once goes on to do so.
+            due = [work for work, (until, _) in held if 0 < until < END and (until <= now or work.job.run.started is None)]
+            changed = dict.fromkeys(due, True) | changed
         self._take_up(ahead, known.stays, [(work, self._held_by(work) if there else NOWHERE) for work, there in changed.items()])
         for entry in self._entries:
             if entry.stands != entry.served:

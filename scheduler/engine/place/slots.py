@@ -10,7 +10,7 @@ from ..model.mig import board_of, fitting_profiles, most_beside
 from ..model.values import Role
 from ..state.fleet import View, bits_of
 from ..state.form import Form
-from ..state.grid import Eligible, Grid, Ints, ints
+from ..state.grid import Eligible, Grid, Ints
 
 MANY = 32  # nodes that have changed, beyond which all are looked at anew: that is done by columns
 
@@ -55,21 +55,16 @@ class SlotCounts:
         """A quick bound: False means that the minimum of a job without workers certainly does not fit."""
         self._fresh()
         if (known := self._fits.get((form.shape, quota_type))) is None:
-            known = self._fits[form.shape, quota_type] = self._could_fit(form, quota_type)
+            known = True
+            for place, ranks in form.wants:
+                role, least = form.kind.roles[place], len(ranks)
+                eligible = form.eligible(place, quota_type, suspect=form.kind.tolerates_suspect, spare=False)
+                if role.parted:
+                    known = known and bool(self.nodes_for(role) & eligible.bits)
+                elif known:
+                    known = self._slots_of(role, eligible).total >= least and (least == 1 or self.most(role, eligible, form.width) >= least)
+            self._fits[form.shape, quota_type] = known
         return known
-
-    def _could_fit(self, form: Form, quota_type: int) -> bool:
-        for place, role in enumerate(form.kind.roles):
-            if not role.least:
-                continue
-            eligible = form.eligible(place, quota_type, suspect=form.kind.tolerates_suspect, spare=False)
-            if role.parted:
-                if not self.nodes_for(role) & eligible.bits:
-                    return False
-                continue
-            if self._slots_of(role, eligible).total < role.least or (role.least > 1 and self.most(role, eligible, form.width) < role.least):
-                return False
-        return True
 
     def nodes_for(self, role: Role) -> int:
         """The nodes that have room for a worker, as a bit set; of who takes a part of a GPU a bound."""
@@ -88,7 +83,7 @@ class SlotCounts:
         """Workers that there is room for per domain of a level; level -1 is the whole fleet."""
         slots = self._slots_of(role, eligible)
         if (known := slots.sums.get(level)) is None:
-            known = slots.sums[level] = ints([slots.total]) if level < 0 else self.grid.levels[level].sums(slots.array)
+            known = slots.sums[level] = self.grid.sums(slots.array, level)
         return known
 
     def _slots_of(self, role: Role, eligible: Eligible) -> Slots:

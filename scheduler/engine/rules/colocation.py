@@ -119,11 +119,9 @@ class Colocation:
         facts: dict[str, object] = {"node": name, "beside": other.job.name, "beside_class": CLASSES[other.kind.class_rank]}
         if pair is not None:
             whose = "its" if service is work else "the service's"
-            if pair.measured:
-                told = f"beside {_told(other)} on {name}, {whose} {pair.figure} was {pair.predicted_ms} ms of {pair.allowed_ms} ms allowed"
-                return reason("colocation", told, **facts, figure=pair.figure, measured_ms=pair.predicted_ms, allowed_ms=pair.allowed_ms)
-            detail = f"beside {_told(other)} on {name} {whose} {pair.figure} would be {pair.predicted_ms} ms of {pair.allowed_ms} ms allowed"
-            return reason("colocation", detail, **facts, figure=pair.figure, predicted_ms=pair.predicted_ms, allowed_ms=pair.allowed_ms)
+            comma, verb, of = (",", "was", "measured_ms") if pair.measured else ("", "would be", "predicted_ms")
+            told = f"beside {_told(other)} on {name}{comma} {whose} {pair.figure} {verb} {pair.predicted_ms} ms of {pair.allowed_ms} ms allowed"
+            return reason("colocation", told, **facts, figure=pair.figure, **{of: pair.predicted_ms}, allowed_ms=pair.allowed_ms)
         boundary = "cores" if self._without["cores"] >> node & 1 and self.cluster.settings.colocation == "node" else "mig"
         detail = f"{_told(other)} stands on {name}, which was not verified to {BOUNDARIES[boundary]}"
         return reason("colocation", detail, **facts, boundary=boundary)

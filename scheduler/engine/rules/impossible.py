@@ -17,7 +17,7 @@ from ..place.slots import SlotCounts
 from ..state.cluster import Cluster
 from ..state.fleet import Fleet, View
 from ..state.form import Wants
-from ..state.grid import Eligible, Grid, Ints, ints
+from ..state.grid import Eligible, Grid, ints
 from ..state.work import Work
 from .gates import limit_gate
 
@@ -148,7 +148,7 @@ class NeverFits:
             return reason("empty_fleet", found, level=where, group=group)
         needed = sum(role.gpus * role.least for role in kind.roles)
         allowed = reduce(or_, [self._eligible(role, quota_type).array for role in kind.roles if role.least])
-        largest = self._most_in(self.width, self.sizes * allowed * grid.on_type[quota_type])
+        largest = int(grid.sums(self.sizes * allowed * grid.on_type[quota_type], self.width).max())
         detail = f"each of its roles would fit into {largest_of}, were it empty, but not all of them together"
         if needed > largest and not self.work.form.parted:
             detail = f"its roles together need {counted(1000 * needed)}, and {largest_of}, were it empty, has {largest}"
@@ -156,9 +156,6 @@ class NeverFits:
 
     def _eligible(self, role: Role, quota_type: int) -> Eligible:
         return self.grid.eligible(self.kind, role, quota_type, suspect=self.kind.tolerates_suspect, spare=False)
-
-    def _most_in(self, level: int, amounts: Ints) -> int:
-        return int(amounts.sum() if level < 0 else self.grid.levels[level].sums(amounts).max())
 
     def _largest_island(self, role: Role, quota_type: int) -> int:
         grid, allowed = self.grid, self._eligible(role, quota_type).array
@@ -170,14 +167,14 @@ class NeverFits:
         """What of the hosts there is too little of, where GPUs would suffice."""
         role, nodes, allowed = bind.role, self.grid.nodes, self._eligible(bind.role, bind.quota_type).array
         slots = self.sizes * allowed // role.gpus if role.gpus else role.least * allowed
-        if self._most_in(bind.level, slots) < role.least:
+        if self.grid.sums(slots, bind.level).max() < role.least:
             return ""
         cpus, memory = ints([node.cpu_milli for node in nodes]), ints([node.host_memory_mib for node in nodes])
         hosts = [("processors", role.cpu_milli, cpus, 1000), ("GB of host memory", role.host_memory_mib, memory, 1024)]
         short = [
             f"{each / unit:g} {what}, of which one node has {int((there * allowed).max()) / unit:g} at most"
             for what, each, there, unit in hosts
-            if each and self._most_in(bind.level, np.minimum(slots, there // each)) < role.least
+            if each and self.grid.sums(np.minimum(slots, there // each), bind.level).max() < role.least
         ]
         return f"; each {'also ' * bool(role.gpus)}needs {' and '.join(short)}" if short else "; processors and host memory run out before the GPUs"
 

@@ -28,11 +28,36 @@ class InvariantBroken(AssertionError):
 
 def check(cycle: Cycle) -> None:
     """Raise unless no place that a plan changed is held twice, gangs are whole and together, the books are right, and nobody goes over a limit."""
-    cluster = cycle.cluster
+    cluster, tree, grid = cycle.cluster, cycle.tree, cycle.grid
     if cluster.state.first is not None:
-        cluster.state.first.follow(cluster)
-    if cycle.placed:
-        _check_changes(cluster, cluster.state.first or First(cluster))
+        cluster.state.first.go(cluster.state.since.gone)
+        cluster.state.first.come(cluster.state.first.at_first(cluster.state.since.come))
+    if not cycle.placed:
+        return
+    first = cluster.state.first or First(cluster)
+    last = first.copy()
+    changed = [work for work in dict.fromkeys(cluster.journal) if work.seats != work.first_seats]
+    claimed = [work for work in cluster.works if work.charged_leaf != work.home and work.seats] if cluster.windows.of_classes else []
+    touched = dict.fromkeys((*changed, *claimed))
+    last.go(touched)
+    for work in changed:
+        if work.seats:
+            _whole_gang(work, grid)
+            if len(work.seats) > 1:
+                _together(work, grid)
+    last.come((work, work.seats, tree.division_of[work.quota_type], work.charged_leaf) for work in touched if work.seats)
+    for work in changed if last.shared else ():
+        for seat in (*work.first_seats, *work.seats):
+            for gpu in (*bits_of(seat.mask), *(part.gpu for part in seat.parts)):
+                _shared(grid, (seat.node, gpu), last, first)
+    if last.used != [division.used for division in tree.divisions]:
+        raise InvariantBroken("the books of the quota tree do not add up")
+    if tree.limited:
+        _within_limits(tree, last.used, first.used)
+    if cluster.power is not None:
+        _under_caps(cluster)
+    if cluster.colocation is not None:
+        _apart(cluster, changed)
 
 
 class First:
@@ -42,24 +67,20 @@ class First:
         self.tree, self.grid = cluster.tree, cluster.grid
         self.held, self.used = [0] * self.grid.size, [[0] * len(self.tree.names) for _ in self.tree.divisions]
         self.shared: Shared = {}  # by node and GPU, who holds which share of it
-        self.come(self._at_first(cluster.works))
+        self.come(self.at_first(cluster.works))
 
     def copy(self) -> "First":
         other = copy(self)
         other.held, other.used, other.shared = [*self.held], [[*each] for each in self.used], {**self.shared}
         return other
 
-    def follow(self, cluster: Cluster) -> None:
-        self.go(cluster.state.since.gone)
-        self.come(self._at_first(cluster.state.since.come))
-
-    def _at_first(self, works: Iterable[Work]) -> Iterator[Stand]:
+    def at_first(self, works: Iterable[Work]) -> Iterator[Stand]:
         return ((work, seats, self.division_of(seats), work.home) for work in works if (seats := work.first_seats))
 
     def go(self, works: Iterable[Work]) -> None:
         """Jobs leave the places that they had at first."""
         held, used = self.held, Counter[tuple[int, int]]()
-        for work, seats, division, leaf in self._at_first(works):
+        for work, seats, division, leaf in self.at_first(works):
             for role, rank, node, mask, _, _, milli, parts in seats:
                 held[node] &= ~mask
                 used[division, leaf] -= milli
@@ -92,32 +113,6 @@ class First:
             return 0
         of_type = self.grid.type_of
         return self.tree.division_of[next((of_type[seat.node] for seat in seats if seat.milli), of_type[seats[0].node])]
-
-
-def _check_changes(cluster: Cluster, first: First) -> None:
-    tree, grid, last = cluster.tree, cluster.grid, first.copy()
-    changed = [work for work in dict.fromkeys(cluster.journal) if work.seats != work.first_seats]
-    claimed = [work for work in cluster.works if work.charged_leaf != work.home and work.seats] if cluster.windows.of_classes else []
-    touched = dict.fromkeys((*changed, *claimed))
-    last.go(touched)
-    for work in changed:
-        if work.seats:
-            _whole_gang(work, grid)
-            if len(work.seats) > 1:
-                _together(work, grid)
-    last.come((work, work.seats, tree.division_of[work.quota_type], work.charged_leaf) for work in touched if work.seats)
-    for work in changed if last.shared else ():
-        for seat in (*work.first_seats, *work.seats):
-            for gpu in (*bits_of(seat.mask), *(part.gpu for part in seat.parts)):
-                _shared(grid, (seat.node, gpu), last, first)
-    if last.used != [division.used for division in tree.divisions]:
-        raise InvariantBroken("the books of the quota tree do not add up")
-    if tree.limited:
-        _within_limits(tree, last.used, first.used)
-    if cluster.power is not None:
-        _under_caps(cluster)
-    if cluster.colocation is not None:
-        _apart(cluster, changed)
 
 
 def _whole_gang(work: Work, grid: Grid) -> None:

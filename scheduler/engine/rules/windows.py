@@ -10,7 +10,7 @@ from operator import or_
 from typing import TYPE_CHECKING, TypeAlias
 
 from ..model.reasons import Reason, counted, gpus, reason, spell_instant
-from ..model.values import Job, Placed, Preemptible, Scenario, Window
+from ..model.values import Job, Preemptible, Scenario, Window
 from ..state.grid import Grid, span_bits
 from ..state.tree import NEVER, Layout
 from ..state.work import Work
@@ -85,11 +85,6 @@ class Upcoming:
     quota_type: int
     regions: list[Region]  # its block, and those around it that are promised as well
     counted_at: int = -1
-
-
-def milli_of(worker: Placed) -> int:
-    """What a worker keeps from a window; of a split GPU, all of it."""
-    return worker.gpus.bit_count() * (1000 if worker.share_milli is None else worker.share_milli)
 
 
 def _ends(job: Job, started: int) -> int:
@@ -234,9 +229,9 @@ class Windows:
         for job in jobs:
             if self.stays(window, job, job.run.started if job.run.started is not None else self.now):
                 for worker in job.run.workers:
-                    node = self.grid.index[worker.node]
+                    node, milli = self.grid.index[worker.node], 1000 if worker.share_milli is None else worker.share_milli
                     if self.grid.type_of[node] == self._type(window):
-                        found.setdefault(node, []).append((job, milli_of(worker)))
+                        found.setdefault(node, []).append((job, worker.gpus.bit_count() * milli))  # of a split GPU, all of it
         return found
 
     def may_use(self, region: Region, job: Job) -> int:
@@ -245,7 +240,7 @@ class Windows:
 
     def ends(self, work: Work) -> int:
         """When its limit ends: of what gets more workers it has begun. What it may count of a window: `promised_to_fixed` in tree.py."""
-        return _ends(work.job, self._began(work))
+        return _ends(work.job, work.here_since(self.now))
 
     def stays(self, window: Window, job: Job, started: int) -> bool:
         """Whether it could still be there at the window's start: by limit, not evictable within the notice, or protected by minimum run time."""
@@ -271,17 +266,13 @@ class Windows:
     def _staying(self, ahead: Upcoming, cluster: "Charged") -> Iterator[Work]:
         """Who stands on GPUs of a window's type and could still be there when it begins."""
         there = (work for work in cluster.works if work.seats and work.quota_type == ahead.quota_type)
-        return (work for work in there if self.stays(ahead.window, work.job, self._began(work)))
-
-    def _began(self, work: Work) -> int:
-        """When the time of a job began to count that stands, or gets more; that of one that is placed anew begins now."""
-        return work.here_since(self.now) if work.seats else self.now
+        return (work for work in there if self.stays(ahead.window, work.job, work.here_since(self.now)))
 
     def gate(self, cluster: "Charged", work: Work, quota_type: int, milli: int) -> tuple[Reason | None, int]:
         """Why a start now would be in the way of a window, and the nodes it must stay off."""
         if not self.upcoming:  # mostly
             return None, 0
-        found = [*self._in_the_way(cluster, work, quota_type, milli, self._began(work))]
+        found = [*self._in_the_way(cluster, work, quota_type, milli, work.here_since(self.now))]
         refused = next((self._kept(ahead, region, milli) for ahead, region in found if region.whole), None)
         return refused, 0 if refused else reduce(or_, (span_bits(region.low, region.high) for _, region in found), 0)
 

@@ -18,7 +18,7 @@ class Standing:
     """Jobs that stand and may be asked to leave, by the leaf that is charged."""
 
     def __init__(self, cluster: Cluster) -> None:
-        self.cluster = cluster
+        self._works, self._journal = cluster.works, cluster.journal
         self._read = 0  # so much of the journal is known
         self.begun = False  # whether anybody was looked at: not before somebody asks
         self._stands: dict[Work, tuple[int, tuple[Seat, ...]]] = {}  # charged leaf and seats
@@ -28,7 +28,7 @@ class Standing:
 
     def go_on(self, cluster: Cluster) -> None:
         """Take up who came and went between two plans."""
-        self.cluster, self._read = cluster, 0
+        self._journal, self._read = cluster.journal, 0
         if self.begun:
             for work in cluster.state.since.gone:
                 self._stand(work, None)
@@ -56,16 +56,15 @@ class Standing:
             self._sums.pop(now[0], None)
 
     def _follow(self) -> None:
-        journal = self.cluster.journal
         if not self.begun:
             self.begun = True
-            for work in self.cluster.works:
+            for work in self._works:
                 if work.seats and not work.stale:
                     self._stands[work] = (work.charged_leaf, work.seats)
                     self._below[work.charged_leaf][work] = None
-        elif self._read < len(journal):
-            self._look_at(dict.fromkeys(journal[self._read :]))
-        self._read = len(journal)
+        elif self._read < len(self._journal):
+            self._look_at(dict.fromkeys(self._journal[self._read :]))
+        self._read = len(self._journal)
 
     def below(self, leaf: int) -> Collection[Work]:
         self._follow()

@@ -61,6 +61,7 @@ class Cluster:
         self.ousted: dict[Work, tuple[Reason, str | None]] = {}  # every job that lost all its first places at some time: why, and to whom
         self.lessons = Lessons()
         self.next_turn: int | None = None  # the first instant to come by which anything was decided
+        self.power = Power(self) if any(cap.end is None or cap.end > self.now for cap in scenario.power.caps) else None  # of the capped pools
 
     def is_to_come(self, instant: int) -> bool:
         """Whether an instant has yet to come. What depends on that may be decided otherwise from then on: a plan has to be made again."""
@@ -69,11 +70,6 @@ class Cluster:
         if self.next_turn is None or instant < self.next_turn:
             self.next_turn = instant
         return True
-
-    @cached_property
-    def power(self) -> Power | None:
-        """The capped pools; None where no cap lasts or is to come."""
-        return Power(self) if any(cap.end is None or cap.end > self.now for cap in self.scenario.power.caps) else None
 
     @cached_property
     def colocation(self) -> Colocation | None:

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..model.mig import Board, board_of
-from ..model.values import Kind, Node, Role, Scenario, Topology
+from ..model.values import Kind, Node, Role, Scenario
 
 Ints = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
@@ -72,7 +72,10 @@ class Grid:
         self.levels = [Level(name, [path[: depth + 1] for path in paths]) for depth, name in enumerate(self.level_names[:-1])]
         self.levels.append(Level("node", [(*node.path, node.island, node.name) for node in nodes]))
         self.level_index = {name: depth for depth, name in enumerate(self.level_names)}
-        self.habitual = self._habitual(scenario.topology)
+        # The level that a gang prefers which states none: the rails, else the narrowest oversubscribed or described level.
+        topology = scenario.topology
+        preferred = [topology.rails] if topology.rails is not None else [name for name, factor in topology.oversubscription if factor > 1_000_000]
+        self.habitual = max([self.level_index[name] for name in preferred or dict(topology.bandwidth_gbps)], default=None)
         self.most_gpus = max([node.gpus for node in nodes], default=0)
         # Down and draining nodes and unhealthy GPUs are no capacity.
         self.usable = [0 if node.health in ("down", "draining") else ((1 << node.gpus) - 1) & ~node.unhealthy for node in nodes]
@@ -89,6 +92,10 @@ class Grid:
                 self.capacity[kind] += 1000 * usable
         self.pool_of = [dict(node.labels).get("pool", "") if node.labels else "" for node in nodes]
         self._eligible: dict[tuple[object, ...], Eligible] = {}
+
+    def sums(self, values: Ints, level: int) -> Ints:
+        """By domain of a level; -1 is the whole fleet."""
+        return self.levels[level].sums(values) if level >= 0 else values.sum(keepdims=True)
 
     @cached_property
     def gpu_types(self) -> list[str]:
@@ -140,20 +147,11 @@ class Grid:
 
     def smallest_memory(self, quota_type: int, needed: int) -> int:
         """The smallest GPU memory of a quota type that holds so much, by which a request for it is charged before it has a place; 0: none does."""
-        return next((memory for kind, memory in self._memories if kind == quota_type and memory >= needed), 0)
+        return min([memory for kind, memory in self._memories if kind == quota_type and memory >= max(1, needed)], default=0)
 
     @cached_property
-    def _memories(self) -> list[tuple[int, int]]:
-        """The quota types with their GPU memories, as far as these are stated, the smallest first."""
-        return sorted({(kind, node.gpu_memory_mib) for node, kind in zip(self.nodes, self.type_of, strict=True) if node.gpu_memory_mib})
-
-    def _habitual(self, topology: Topology) -> int | None:
-        """The level that a gang prefers which states none: the rails, else the narrowest oversubscribed or described level."""
-        if topology.rails is not None:
-            return self.level_index[topology.rails]
-        narrow = [self.level_index[name] for name, factor in topology.oversubscription if factor > 1_000_000]
-        described = [self.level_index[name] for name, _ in topology.bandwidth_gbps]
-        return max(narrow, default=None) if narrow else max(described, default=None)
+    def _memories(self) -> set[tuple[int, int]]:
+        return {*zip(self.type_of, [node.gpu_memory_mib for node in self.nodes], strict=True)}
 
     def types_for(self, kind: Kind) -> tuple[int, ...]:
         """Quota types the job may be tried in, by its choice of types; then higher throughput first, then the order it states, then by name."""

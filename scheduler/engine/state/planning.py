@@ -49,8 +49,8 @@ class Cycle:
             state.prospect = None  # from plan to plan it follows whole GPUs only
         if state.prospect is not None:
             state.prospect.changed.update(dict.fromkeys(state.since.come, True) | dict.fromkeys(state.since.gone, False))
-        if state.standing is not None:
-            state.standing.go_on(self.cluster)
+        self.standing = state.standing = state.standing or Standing(self.cluster)
+        self.standing.go_on(self.cluster)
         self.cluster.blocks = Blocks(self.grid, self.waiting.queues.blocks(), state.usual_blocks)
         self.requests = Requests(self.waiting)
 
@@ -62,21 +62,13 @@ class Cycle:
         self.cluster.undo(0)
         for work in changed:
             work.types, work.firm, work.sequence = work.form.types, False, 0
-        self.waiting.queues.rest(changed, self.waiting.asking_again())
+        self.waiting.queues.rest(changed, self.waiting.again.values())
         if state.prospect is not None:
             state.prospect.changed.update(dict.fromkeys(changed, True))
-        if state.standing is not None:
-            state.standing.rest(changed)
+        self.standing.rest(changed)
 
     def slots(self, view: View) -> SlotCounts:
         return view.slot_counts or slots_of(view)
-
-    @property
-    def standing(self) -> Standing:
-        state = self.cluster.state
-        if state.standing is None:
-            state.standing = Standing(self.cluster)
-        return state.standing
 
     @cached_property
     def movables(self) -> Movables:

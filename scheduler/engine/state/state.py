@@ -112,6 +112,8 @@ class State:
         self.fleet.begin(leaving)
         self.fleet.leave_instances([seat for seat in leaving if not layouts.isdisjoint(_gpus(seat))])
         self._charge_claims()
+        if self.leaving is not None:
+            self.leaving.follow(self.since.gone, self.since.come)
         return True
 
     def _charge_claims(self) -> None:

@@ -1,7 +1,7 @@
 """Who waits while a plan is made, by leaf and in the order of each queue."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
 from ..model.reasons import Reason
@@ -25,9 +25,8 @@ class Waiting:
         self.verdicts = Verdicts(cluster)
         self.notes: dict[int, dict[str, Reason]] = {}  # what the passes found in the way of a job
         self._judged: set[int] = set()  # jobs that lost their places, and of which is known where they ask again
-        self._again: dict[int, Work] = {}  # who was put out at some time in this plan, and waited like everyone else then
+        self.again: dict[int, Work] = {}  # who was put out at some time in this plan, and waited like everyone else then
         self._here: ByLeaf = {}  # of which wait now, as far as that was asked since it last changed
-        self._all: ByLeaf | None = None  # the same of all leaves in which anybody waits
         self._changed: defaultdict[int, dict[Work, None]] = defaultdict(dict)  # by leaf: of which jobs any may have been changed
         self._read = 0  # how much of the cluster's journal it knows
         self.queues = cluster.state.queues
@@ -63,7 +62,7 @@ class Waiting:
         """Jobs that this plan has put out wait like everyone else, and may find another place in it."""
         if not self.cluster.put_out:
             return
-        known, static, by_leaf = self._again, self.static, self.queues.by_leaf
+        known, static, by_leaf = self.again, self.static, self.queues.by_leaf
         put_out = {
             work.order: work
             for work in self.cluster.put_out
@@ -75,15 +74,10 @@ class Waiting:
         for work in put_out.values():
             if work.stood_before:  # below its minimum it has waited all along
                 here.setdefault(work.home, []).append(work)
-        self._all = None
         for leaf, works in here.items():
             queue = by_leaf[leaf] = [*by_leaf.get(leaf, ())]  # a walk may still go along the old one
             self._here.pop(leaf, None)
             put_in_order(self.order, queue, works)
-
-    def asking_again(self) -> Iterable[Work]:
-        """Who was put out at some time in this plan, and waited like everyone else then."""
-        return self._again.values()
 
     def judge(self) -> bool:
         """Whoever lost his place asks again only where he could start: there may be types without room for him, or limits below what he had. Returns
@@ -119,25 +113,20 @@ class Waiting:
         """The queue of every leaf in which anybody waits."""
         self._ask_again()
         self._follow()
-        if self._all is None:
-            changed, of = self._changed, self.in_leaf
-            queues = self.queues.by_leaf.items()
-            self._all = {leaf: waiting for leaf, queue in queues if queue and (waiting := of(leaf) if leaf in changed else queue)}
-        return self._all
+        queues, changed = self.queues.by_leaf.items(), self._changed
+        return {leaf: waiting for leaf, queue in queues if queue and (waiting := self.in_leaf(leaf) if leaf in changed else queue)}
 
     def _follow(self) -> None:
         journal = self.cluster.journal
-        if len(journal) > self._read:
-            self._all = None
-            for work in journal[self._read :]:
-                self._here.pop(work.home, None)
-                self._changed[work.home][work] = None
-            self._read = len(journal)
+        for work in journal[self._read :]:
+            self._here.pop(work.home, None)
+            self._changed[work.home][work] = None
+        self._read = len(journal)
 
     def shapes(self) -> dict[int, Form | None]:
         """The shapes of all that wait, each with a form; with none for those who wait for a part of their workers."""
         shapes: dict[int, Form | None] = {shape: form for (shape, _), (form, count) in self.queues.alike.items() if count}
-        shapes.update((work.form.shape, work.form) for work in self._again.values())
+        shapes.update((work.form.shape, work.form) for work in self.again.values())
         if any(work.degraded for work in self.queues.open):
             shapes[-1] = None
         return shapes

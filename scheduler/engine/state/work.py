@@ -17,6 +17,7 @@ class Work:
     home: int
     form: Form
     kind: Kind = field(init=False)
+    state: str = field(init=False)
     charged_leaf: int = field(init=False)
     types: tuple[int, ...] = field(init=False)
     backfilled: bool = field(init=False)
@@ -35,7 +36,7 @@ class Work:
 
     def __post_init__(self) -> None:
         self.kind, self.types = self.form.kind, self.form.types
-        self.charged_leaf = self.home
+        self.charged_leaf, self.state = self.home, self.job.run.state
         self.backfilled = self.job.run.backfilled
 
     def stand_at(self, seats: tuple[Seat, ...], type_of: Sequence[int]) -> None:
@@ -58,10 +59,6 @@ class Work:
         else:
             domain = self.job.name if among == "job" else self.job.quota
         return f"{domain} serves" if self.form.side is not None and self.form.side.own_trust else domain
-
-    @property
-    def state(self) -> str:
-        return self.job.run.state
 
     @property
     def leaf(self) -> int:

@@ -19,15 +19,12 @@ TAKING = ("reclaim", "preempt", "shrink", "consolidate", "reservation_due")
 
 
 def stands(work: Work, grid: Grid) -> tuple[Stand, ...]:
-    roles, nodes = work.kind.roles, grid.nodes
-    return tuple([Stand(roles[seat.role].name, seat.rank, nodes[seat.node].name, on_gpus(seat), *_part(seat)) for seat in work.seats])
-
-
-def _part(seat: Seat) -> tuple[int | None, tuple[tuple[int, str, int], ...]]:
-    """What of its GPUs a worker holds, where that is a part: a share, or instances."""
-    if not seat.parts or seat.parts[0].mode != "mig":
-        return seat.parts[0].milli if seat.parts else None, ()
-    return None, tuple(sorted((one.gpu, one.profile, one.start) for one in seat.parts))
+    roles, nodes, found = work.kind.roles, grid.nodes, []
+    for seat in work.seats:
+        mig = tuple(sorted((one.gpu, one.profile, one.start) for one in seat.parts if one.mode == "mig")) if seat.parts else ()
+        share = seat.parts[0].milli if seat.parts and not mig else None
+        found.append(Stand(roles[seat.role].name, seat.rank, nodes[seat.node].name, on_gpus(seat), share, mig))
+    return tuple(found)
 
 
 def action_of(work: Work) -> str | None:

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
-from functools import cached_property
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -120,6 +119,7 @@ class Forecast:
         self.advisor = Advisor(cycle)
         self.advises_all = cycle.settings.forecast == "all"
         self.predicted: dict[int, int] = {}
+        self.kept = {entry.work.order: cycle.now + entry.at for entry in cycle.book.entries}  # from when on a place is, whatever is predicted
         self.dates: list[Dated] = []  # of those without a reservation, in their order
         self.taken: list[Taken] = []  # what everyone will count against limits, in the same order behind the reserved ones
         if self.advises_all:
@@ -204,8 +204,3 @@ class Forecast:
         if outlook.allowances.binds:
             self.taken.append(Taken(work, quota_type, work.missing_milli(quota_type), at, self.cycle.book.length(work)))
             outlook.allowances.take(self.taken[-1])
-
-    @cached_property
-    def kept(self) -> Mapping[int, int]:
-        """From when on a place is kept for whom, whatever is predicted."""
-        return {entry.work.order: self.cycle.now + entry.at for entry in self.cycle.book.entries}

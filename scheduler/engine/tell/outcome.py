@@ -167,7 +167,7 @@ def fragmented(cycle: Cycle) -> int:
         return 0
     counts = {key: [form, count] for key, (form, count) in cycle.waiting.queues.alike.items()}
     started = [work for work in dict.fromkeys(cycle.cluster.journal) if work.seats and not work.first_seats]
-    put_out = [work for work in cycle.waiting.asking_again() if work.first_seats and not work.seats and not work.stale]
+    put_out = [work for work in cycle.waiting.again.values() if work.first_seats and not work.seats and not work.stale]
     for works, sign in ((started, -1), (put_out, 1)):
         for work in works:
             counts.setdefault((work.form.shape, work.types[0]), [work.form, 0])[1] += sign
@@ -188,7 +188,7 @@ def _against_demand(cycle: Cycle, room: Ints) -> float:
         if not part.gpus:
             continue  # of whole GPUs nothing is useless to who asks for a share, and who asks for none is not asked here
         slots = room // part.gpus
-        sums = slots.sum(keepdims=True) if part.required is None else grid.levels[grid.level_index[part.required]].sums(slots)
+        sums = grid.sums(slots, -1 if part.required is None else grid.level_index[part.required])
         usable = int(sums[sums >= part.workers].sum()) * part.gpus
         total += part.share * (idle - usable)
         weight += part.share

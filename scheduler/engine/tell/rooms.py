@@ -117,7 +117,11 @@ class Rooms:
         if level <= 0:
             free = f"{self._free(idle, type_name)}, but " if role.gpus else ""
             detail = f"{free}room for only {most} of {count} {each} on one node each{host}"
-            near = {} if facts else self._nearest(role, eligible.array)
+            # The node that lacks the fewest GPUs for one worker more.
+            there = self.view.count_np * eligible.array
+            short = np.where((there < role.gpus) & (cycle.grid.usable_np >= role.gpus) & (eligible.array > 0), there, -1)
+            node = int(short.argmax())
+            near = {"node": cycle.grid.nodes[node].name, "free_there": int(there[node])} if not facts and short[node] >= 0 else {}
             return reason("fragmentation", detail, free=idle, room=most, needed=count, type=type_name, each=role.gpus, **near, **facts)
         name, domain = cycle.grid.level_names[level], int(self.slots.sums(role, eligible, level).argmax()) if pinned is None else pinned
         where = cycle.grid.nodes[domain].name if level == len(cycle.grid.levels) - 1 else cycle.grid.levels[level].names[domain]
@@ -158,14 +162,6 @@ class Rooms:
             return int(slots.sum())
         sums = self.cycle.grid.levels[worst.level].sums(slots)
         return int(sums.max() if worst.domain is None else sums[worst.domain])
-
-    def _nearest(self, role: Role, allowed: Ints) -> dict[str, object]:
-        """The node that lacks the fewest GPUs for one worker more."""
-        free = self.view.count_np * allowed
-        large = self.cycle.grid.usable_np >= role.gpus
-        short = np.where((free < role.gpus) & large & (allowed > 0), free, -1)
-        node = int(short.argmax()) if len(short) else -1
-        return {"node": self.cycle.grid.nodes[node].name, "free_there": int(free[node])} if node >= 0 and short[node] >= 0 else {}
 
     def closed(self, work: Work) -> int | None:
         """The first node with room for a worker off which the job has to stay because of who stands there, where it finds no place but for that."""

@@ -15,7 +15,7 @@ NEXT_PLAN_MS = 1000  # until the plan that goes on where this one stopped
 def next_wake(cycle: Cycle, before: int | None = None) -> int | None:
     """The earliest instant, or the earliest before one, at which a plan could differ although nothing happened: stated, a reservation's, or noted."""
     now, cluster = cycle.now, cycle.cluster
-    leaving = Leaving.of(cycle)
+    leaving = cluster.state.leaving = cluster.state.leaving or Leaving(cluster.works)
     times = [*leaving.until.values()]
     if cluster.scenario.windows:
         times += cluster.windows.times()
@@ -23,53 +23,36 @@ def next_wake(cycle: Cycle, before: int | None = None) -> int | None:
         times += cluster.power.times()
     if cycle.continues:
         times.append(now + NEXT_PLAN_MS)
-    if before is None or not cycle.book.asking or _may_be_kept(cycle, leaving.freed_before(before, cycle)):
+    is_kept = True  # a bound
+    if before is not None and cycle.book.asking:  # mostly what comes free by then is room for nobody who waits
+        freed, any_room = leaving.freed_before(before, cycle), cluster.forms.parted or any(work.degraded for work in cycle.waiting.queues.open)
+        room = freed + 1000 * cycle.fleet.soon.idle + cycle.book.lent_milli()
+        is_kept = bool(freed) and (any_room or any(work.form.lowest <= room for work in cycle.waiting))
+    if is_kept:
         times += [now + entry.at for entry in cycle.book.entries]
     if cluster.next_turn is not None:
         times.append(cluster.next_turn)
     return min([at for at in times if at > now], default=None)
 
 
-def _may_be_kept(cycle: Cycle, freed: int) -> bool:
-    """A bound: False where so many milli-GPU that come free are room for nobody who waits."""
-    if not freed:
-        return False
-    if cycle.cluster.forms.parted or any(work.degraded for work in cycle.waiting.queues.open):
-        return True
-    room = freed + 1000 * cycle.fleet.soon.idle + cycle.book.lent_milli()
-    return any(work.form.lowest <= room for work in cycle.waiting)
-
-
 class Leaving:
-    """When those leave who stand at first, once that was asked. Valid behind the plan that it was last asked in."""
+    """When those leave who stand at first, once that was asked. It goes on from plan to plan."""
 
     def __init__(self, works: Collection[Work]) -> None:
-        self.turn = -1
         self.until: dict[Work, int] = {}  # who is in transit, until an instant that is stated
         self._fresh: dict[Work, None] = {}  # who stands, and was not asked yet when he leaves
         self._ends: dict[Work, int] = {}  # of the others
         self._next: list[tuple[int, int, Work]] = []  # the same, the soonest first; who has gone or was asked again since stays until his turn
         self._serial = count()
-        self._stand(works)
+        self.follow((), works)
 
-    @classmethod
-    def of(cls, cycle: Cycle) -> "Leaving":
-        """What the plan before has found, without the jobs that have gone since; or nothing."""
-        state, leaving = cycle.cluster.state, cycle.cluster.state.leaving
-        if leaving is None or leaving.turn + 1 != state.turn:
-            leaving = state.leaving = cls(cycle.cluster.works)
-        else:
-            for work in state.since.gone:
-                leaving.until.pop(work, None)
-                leaving._fresh.pop(work, None)
-                leaving._ends.pop(work, None)
-            leaving._stand(state.since.come)
-        leaving.turn = state.turn
-        return leaving
-
-    def _stand(self, works: Collection[Work]) -> None:
-        self._fresh.update(dict.fromkeys([work for work in works if work.first_seats]))
-        self.until.update({work: until for work in works if (until := work.job.run.until) is not None})
+    def follow(self, gone: Collection[Work], come: Collection[Work]) -> None:
+        for work in gone:
+            self.until.pop(work, None)
+            self._fresh.pop(work, None)
+            self._ends.pop(work, None)
+        self._fresh.update(dict.fromkeys([work for work in come if work.first_seats]))
+        self.until.update({work: until for work in come if (until := work.job.run.until) is not None})
 
     def freed_before(self, instant: int, cycle: Cycle) -> int:
         """Milli-GPU of who is expected to leave before an instant: no place comes free before, as far as anyone knows."""

@@ -398,7 +398,7 @@ def test_a_plan_leaves_nothing_of_the_one_before(changed: Callable[[Scenario], S
         alive = [type(each).__name__ for each in states() if id(each) not in others]
     finally:
         gc.enable()
-    assert sorted(set(alive) - {"SlotCounts", "Columns"}) == ["Cluster", "Grid", "Lookahead", "View"]
+    assert sorted(set(alive) - {"SlotCounts", "Columns"}) == ["Grid", "Lookahead", "View"]
     assert alive.count("View") == views
     assert max(Counter(alive).values()) <= views
 
