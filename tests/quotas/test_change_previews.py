@@ -6,7 +6,7 @@ import pytest
 from django.test import Client
 
 from gpufleet.core.models import AuditEntry
-from quotas.models import QuotaChange, QuotaNode, QuotaShare
+from quotas.models import QuotaChange, QuotaNode, QuotaShare, Reservation, Window
 from quotas.selectors.changes import change_standing
 from quotas.services.changes import Wanted, change_apply, change_draft, changes_turn
 from scheduler.presenters.tree_changes import tree_sentences
@@ -208,6 +208,25 @@ def test_the_past_tree_shows_what_was(world: Personas):
     page = client.get("/quotas/past/?at=2100-01-01T00:00").content.decode()
     assert "nlp" in page and "vision" not in page
     assert client.get("/quotas/past/?at=soon").status_code == 422
+
+
+def test_a_rename_of_a_node_that_has_reserved_is_previewed(world: Personas):
+    """Its windows had its path of before, and nothing in the drafted tree: the page broke."""
+    loop, _ = _full(world)
+    search = world.nodes["acme/product/search"]
+    begin, end = loop.now + timedelta(minutes=30), loop.now + timedelta(hours=9)
+    facts = {"quota": search, "gpu_type": H100, "gpus_milli": 8000, "requested_name": "Root", "state": "approved"}
+    made = Reservation.objects.create(public_id="rv-1", name="Demo", starts_at=begin, ends_at=end, requested_at=loop.now, **facts)
+    Window.objects.create(reservation=made, starts_at=begin, ends_at=end)
+    root = world.access("superuser")
+    change = change_draft(
+        access=root, wanted=Wanted([{"op": "move", "node": search.public_id, "parent": search.parent.public_id, "name": "find"}]), now=loop.now
+    )
+    standing = change_standing(root, change)
+
+    told = tree_preview(access=root, before=standing.before, after=standing.after, now=loop.now)
+
+    assert (told.jobs, told.plans[0]) == ((), told.plans[1]), "nothing changes but the name"
 
 
 def test_a_preview_that_is_not_saved_leaves_nothing(world: Personas):

@@ -123,7 +123,10 @@ def drafted_ground(snapshot: Snapshot, before: Tree, after: Tree, now: datetime)
     tree = tree_view(rows, inner_nodes(rows) & with_jobs, archived_nodes(rows) & with_jobs, past_as_of(now, settings))
     jobs = tuple(_elsewhere(job, tree.paths[snapshot.jobs[job.name].quota_id]) for job in snapshot.scenario.jobs)
     names = {after.paths[key]: before.paths[key] for key in before.states if key in after.paths and after.paths[key] != before.paths[key]}
-    return Ground(snapshot, replace(snapshot.scenario, settings=settings, quotas=tree.quotas, jobs=jobs), tree.paths, names)
+    moved = _renamed(before, after)
+    windows = tuple(one if one.quota not in moved else replace(one, quota=moved[one.quota]) for one in snapshot.scenario.windows)
+    drafted = replace(snapshot.scenario, settings=settings, quotas=tree.quotas, windows=windows, jobs=jobs)
+    return Ground(snapshot, drafted, tree.paths, names)
 
 
 def drafted_rows(snapshot: Snapshot, after: Tree, now: datetime) -> tuple[Any, ...]:
