@@ -110,7 +110,7 @@ def test_a_filter_offers_what_it_could_be_and_a_rare_one_waits_behind_a_button(d
 LISTS = """
 /jobs/ /jobs/queue/ /quotas/ /nodes/ /gpus/ /clusters/ /fleet/?view=table /idle/ /incidents/ /reservations/list/ /schedules/ /templates/ /budgets/
 /activity/ /activity/alerts/ /activity/alerts/rules/ /incidents/rules/ /idle/policies/ /audit/ /people/ /tokens/ /webhooks/ /notifications/
-/quotas/changes/ /quotas/ledger/ /gap/gpus/ /cost/rates/ /cost/exports/ /cost/mails/ /cost/lines/ /telemetry/
+/quotas/changes/ /quotas/ledger/ /gap/gpus/ /cost/rates/ /cost/exports/ /cost/mails/ /cost/lines/?by=team&key=veridia/research/language /telemetry/
 """.split()  # noqa: SIM905
 FIRST_ROW = """() => {
   const wraps = [...document.querySelectorAll("main .table-wrap")];
