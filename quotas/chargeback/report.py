@@ -4,7 +4,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime
-from functools import cache
 from typing import Any, NamedTuple
 
 from django.core.exceptions import ValidationError
@@ -215,17 +214,10 @@ def paths_now(access: Access, paths: Iterable[str]) -> dict[str, str]:
     """Of those at which no node stands any more: where it stands now, as far as the reader may see it."""
     wanted = list(paths)
     gone = set(wanted) - set(QuotaNode.objects.filter(path__in=wanted).values_list("path", flat=True))
-    found = {}
-    for path in sorted(gone):
-        below = Q(quota_path=path) | Q(quota_path__startswith=f"{path}/")
-        line = ChargeLine.objects.filter(below).order_by("pk").values_list("quota_path", "quota__path").last()
-        if line is None:
-            continue
-        then, now = (one.split("/") for one in line)
-        own = "/".join(now[: len(now) - (len(then) - path.count("/") - 1)])
-        if own != path and access.can(Can.SEE, own):
-            found[path] = own
-    return found
+    if not gone:
+        return {}
+    found = ChargeLine.objects.filter(quota_path__in=gone).order_by("pk").values_list("quota_path", "quota__path").distinct()
+    return {then: now for then, now in found if then != now and access.can(Can.SEE, now)}
 
 
 def months_of(period: Period) -> list[ChargeMonth]:
@@ -459,21 +451,13 @@ def _with_all_below(access: Access, parts: Iterable[tuple[str, int]]) -> dict[st
 
 
 def above(kind: str) -> Any:
-    """Of a path, the node of this kind at or above it; the path itself where there is none. Where that node was renamed or moved since, it is told by
-    its path of then: as many steps above as now."""
+    """Of a path, the node of this kind at or above it; the path itself where there is none."""
     paths = set(QuotaNode.objects.filter(kind=kind).values_list("path", flat=True))
 
-    def height(path: str) -> int | None:
-        steps = path.split("/")
-        return next((up for up in range(len(steps)) if "/".join(steps[: len(steps) - up]) in paths), None)
-
-    @cache
     def place(path: str) -> str:
-        steps, up = path.split("/"), height(path)
-        if up is None:
-            now = ChargeLine.objects.filter(quota_path=path).order_by("pk").values_list("quota__path", flat=True).last()
-            up = height(now) if now is not None and now != path else None
-        return "/".join(steps[: len(steps) - up]) if up is not None and up < len(steps) else path
+        steps = path.split("/")
+        uppers = ("/".join(steps[:depth]) for depth in range(len(steps), 0, -1))
+        return next((upper for upper in uppers if upper in paths), path)
 
     return place
 
