@@ -202,22 +202,7 @@ class Report:
 def lines_seen(access: Access, period: Period) -> QuerySet[ChargeLine]:
     access.must_somewhere(Can.SEE_COSTS)
     lines = ChargeLine.objects.filter(period.lines)
-    return lines if access.can_everywhere(Can.SEE_COSTS) else lines.filter(_visible(access))
-
-
-def _visible(access: Access) -> Q:
-    """Lines of the subtrees whose costs the reader may see, by their path then or their place now, as of the ledger: renaming hides nothing."""
-    return access.visible(Can.SEE_COSTS, "quota_path") | access.visible(Can.SEE_COSTS, "quota__path")
-
-
-def paths_now(access: Access, paths: Iterable[str]) -> dict[str, str]:
-    """Of those at which no node stands any more: where it stands now, as far as the reader may see it."""
-    wanted = list(paths)
-    gone = set(wanted) - set(QuotaNode.objects.filter(path__in=wanted).values_list("path", flat=True))
-    if not gone:
-        return {}
-    found = ChargeLine.objects.filter(quota_path__in=gone).order_by("pk").values_list("quota_path", "quota__path").distinct()
-    return {then: now for then, now in found if then != now and access.can(Can.SEE, now)}
+    return lines if access.can_everywhere(Can.SEE_COSTS) else lines.filter(access.visible(Can.SEE_COSTS, "quota_path"))
 
 
 def months_of(period: Period) -> list[ChargeMonth]:
@@ -401,7 +386,7 @@ def _sums(access: Access, period: Period, column: str, only: tuple[str, ...] = A
     if column in SUMMED and period.whole_months and access.can_everywhere(Can.SEE_COSTS):
         found.append(sums_of(period.whole_months, column))
         pieces = pieces[1:]
-    seen = _visible(access)
+    seen = access.visible(Can.SEE_COSTS, "quota_path")
     for piece in pieces:
         lines = ChargeLine.objects.filter(piece)
         lines = lines if access.can_everywhere(Can.SEE_COSTS) else lines.filter(seen)
@@ -599,7 +584,7 @@ def lines_of(access: Access, period: Period, by: str, key: str) -> QuerySet[Char
 
 
 def line_for(access: Access, pk: int) -> ChargeLine:
-    found = ChargeLine.objects.filter(_visible(access), pk=pk).select_related("month", "corrects").first()
+    found = ChargeLine.objects.filter(access.visible(Can.SEE_COSTS, "quota_path"), pk=pk).select_related("month", "corrects").first()
     if found is None:
         raise Http404(f"There is no line {pk}.")
     return found

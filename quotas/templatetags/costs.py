@@ -1,6 +1,5 @@
 """Money and hours as pages of costs write them."""
 
-from collections.abc import Mapping
 from decimal import Decimal
 
 from django import template
@@ -63,12 +62,6 @@ def nanos(amount: int) -> str:
 @register.filter
 def gpu_seconds(milli_millis: int) -> str:
     return f"{Decimal(milli_millis) / 1_000_000:,.3f}"
-
-
-@register.filter
-def at(named: Mapping[str, str], key: str) -> str:
-    """What stands under a key; nothing where there is none."""
-    return named.get(key, "")
 
 
 CAUSES = {

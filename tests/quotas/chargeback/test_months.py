@@ -18,7 +18,7 @@ from quotas.chargeback.periods import Period
 from quotas.chargeback.pricing import CENT, HOUR, cents, half_even
 from quotas.chargeback.report import BY, Row, line_for, pieces_of, report, rows_shown
 from quotas.chargeback.sums import sums_faults, sums_write
-from quotas.models import ChargeIdle, ChargeLine, ChargeMonth, QuotaNode, RateCard
+from quotas.models import ChargeIdle, ChargeLine, ChargeMonth, RateCard
 from quotas.templatetags.costs import hours, money
 from scheduler.models import CapacityEntry
 from tests import builders
@@ -114,23 +114,6 @@ def test_rows_add_up_to_the_total_as_it_is_shown(parts, rest) -> None:
     assert abs(CENT * cents(total.effective_nanos) - rest - sum(row.effective_nanos for row in shown)) < CENT
     assert sum(row.milli_millis for row in shown) == HOUR // 10 * half_even(total.milli_millis, HOUR // 10)
     assert [row.measured_percent for row in shown] == [row.measured_percent for row in rows]
-
-
-def test_what_was_used_before_a_rename_stays_under_the_path_of_then_and_says_so(world) -> None:
-    month_refresh(first=OCTOBER, now=START + timedelta(days=8))
-    before = report(world.access("team_lead"), Period.of(OCTOBER), now=LATER).total.effective_nanos
-    QuotaNode.objects.filter(path="acme/research/nlp").update(path="acme/research/language", name="language")
-    used(QuotaNode.objects.get(path="acme/research/language"), START + timedelta(days=9), 1, job="j-9")
-    month_refresh(first=OCTOBER, now=LATER)
-
-    page = world.client("finance").get("/cost/?month=2026-10&by=team").content.decode()
-    labels = [re.sub(r"<[^>]+>", "", one).split() for one in re.findall(r'<th role="rowheader" scope="row">(.*?)</th>', page)]
-    assert ["acme/research/nlp", "now", "acme/research/language"] in labels and ["acme/research/language"] in labels
-    client = world.afresh().client("team_lead")
-    assert before and "acme/research/language" in re.sub(r"<[^>]+>", "", client.get("/cost/?month=2026-10&by=team").content.decode())
-    own = report(world.afresh().access("team_lead"), Period.of(OCTOBER), now=LATER)
-    assert {row.key for row in own.rows} == {"acme/research/nlp", "acme/research/language"}
-    assert own.total.effective_nanos == before + 2 * 10**9
 
 
 def test_rows_on_pages_add_up_to_the_cent(world) -> None:
