@@ -34,11 +34,11 @@ class Effect(NamedTuple):
 def effects_of(card: RateCard, now: datetime) -> list[Effect]:
     """Of a draft that may be activated, the newest month first; months that it does not touch are left out. A day within which a price changes counts
     by the hours before and after that."""
+    if not card_check(card).passes:
+        return []
     books = price_book(), _book_with(card)
     if card.valid_from > now:
-        at, usual = millis(card.valid_from), _used((now - timedelta(days=USUAL_DAYS)).date(), now)
-        costs = [[amount_nanos(used, book.charged(kind, at, at + 1)[1]) for book in books] for _, kind, used in usual]
-        return [Effect(None, False, *(sum(each) for each in zip(*costs, strict=True)))] if costs else []
+        return _foreseen(books, card, now)
     sums: dict[date, list[int]] = defaultdict(lambda: [0, 0])
     for day, kind, used in _used(month_at(card.valid_from), card.valid_to):
         start = millis(datetime.combine(day, time(), UTC))
@@ -46,6 +46,19 @@ def effects_of(card: RateCard, now: datetime) -> list[Effect]:
             sums[day.replace(day=1)][place] += half_even(used * book.charged(kind, start, start + DAY_MS)[1], DAY_MS * PER_NANO)
     closed = set(ChargeMonth.objects.filter(closed_at__isnull=False).values_list("first", flat=True))
     return [Effect(first, first in closed, before, after) for first, (before, after) in sorted(sums.items(), reverse=True) if before != after]
+
+
+def _foreseen(books: tuple[PriceBook, PriceBook], card: RateCard, now: datetime) -> list[Effect]:
+    """30 whole days of use at the price from then on, against the one that holds last before."""
+    at, today = millis(card.valid_from), now.astimezone(UTC).date()
+    since = today - timedelta(days=USUAL_DAYS)
+    used = [(kind, milli) for day, kind, milli in _used(since, now) if since <= day < today]
+    last = at if any(one.since <= at < one.until for one in books[0].cards) else at - 1  # the card before may end by itself
+    before, after = (
+        sum(amount_nanos(milli, book.charged(kind, moment, moment + 1)[1]) for kind, milli in used)
+        for book, moment in zip(books, (last, at), strict=True)
+    )
+    return [Effect(None, False, before, after)] if used else []
 
 
 def _used(since: date, until: datetime | None) -> list[tuple[date, Kind, int]]:

@@ -16,12 +16,11 @@ def ports_of(tree: Path = Path("/sys")) -> list[Port]:
 
 
 def _fabric(folder: Path) -> Iterator[Port]:
+    """An adapter of several ports as telemetry names it: by its device, with the fastest of them."""
     for device in _in(folder):
-        ports = _in(device / "ports")
-        for port in ports:
-            name = device.name if len(ports) == 1 else f"{device.name}/{port.name}"
-            rate = _read(port / "rate") if _read(port / "state").endswith("ACTIVE") else ""  # one that is down has the lowest
-            yield Port(name, _gbps(rate.partition(" ")[0]))
+        # One that is down answers with the lowest rate there is.
+        rates = [_read(port / "rate") for port in _in(device / "ports") if _read(port / "state").endswith("ACTIVE")]
+        yield Port(device.name, max((speed for rate in rates if (speed := _gbps(rate.partition(" ")[0]))), default=None))
 
 
 def _ethernet(folder: Path) -> Iterator[Port]:

@@ -111,4 +111,8 @@ def pcie_lost_write(lost: Mapping[int, int]) -> None:
     """What nodes by key have lost of the bandwidth of PCIe, in percent, as health rules find it now; the others have all of theirs."""
     known = dict(Node.objects.filter(pcie_lost__gt=0).values_list("pk", "pcie_lost"))
     changed = [Node(pk=key, pcie_lost=lost.get(key, 0)) for key in sorted({*known, *lost}) if known.get(key, 0) != lost.get(key, 0)]
-    objects_update(changed, ("pcie_lost",))
+    if changed:
+        with transaction.atomic():
+            objects_update(changed, ("pcie_lost",))
+            hardware_published(nodes=[node.pk for node in changed], gpus=())
+            lease_want()

@@ -2,6 +2,7 @@
 
 import zlib
 from datetime import timedelta
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from dashboards.health.services import dry_run
 from dashboards.health.state import STORED, UNREAD, RawState, state_write
 from dashboards.readings import hardware_now
 from gpufleet.core.prepared import together
-from scheduler.models import Health, Node
+from scheduler.models import Health, Lease, Node
 from scheduler.snapshots.fleet import fleet_asked, fleet_view
 from tests.builders import NOON
 from tests.dashboards.health_worlds import LOOK, health_of, look, looks
@@ -63,6 +64,15 @@ def test_a_node_whose_pcie_link_is_narrower_offers_jobs_what_is_left_while_that_
         look(gpus, {"pcie_lost": {gpus[0]: 50 if minute < 20 else 0}}, at=NOON + minute * MINUTE)
         health_round(now=NOON + minute * MINUTE)
     assert set(offered().values()) == {55} and "55 GB/s" in page()
+    HealthRule.objects.update(action="note")  # so that nothing else asks for a plan
+    wanted = [(0, Lease.objects.get(name="tick").wanted)]
+    for minute in range(60, 100):
+        look(gpus, {"pcie_lost": {gpus[2]: 50 if minute < 80 else 0}}, at=NOON + minute * MINUTE)
+        health_round(now=NOON + minute * MINUTE)
+        wanted.append((Node.objects.get(pk=nodes[1].pk).pcie_lost, Lease.objects.get(name="tick").wanted))
+    changes = [now for before, now in pairwise(wanted) if before[0] != now[0]]
+    assert [lost for lost, _ in changes] == [50, 0]
+    assert changes[1][1] == changes[0][1] + 1, "a job that waits for it is looked at"
 
 
 def test_a_network_that_repeats_few_segments_leaves_no_rows_and_one_that_repeats_many_is_noted(fleet):

@@ -265,15 +265,19 @@ def test_what_a_version_would_change_is_what_it_then_changes(personas: Personas,
     assert "September 2026, closed: a correction" in page and f">{money(told[2].change)}<" in page
 
 
-def test_a_card_that_begins_later_is_told_by_the_use_of_the_last_month(personas: Personas, draft, activate) -> None:
-    now = datetime(2026, 11, 20, tzinfo=UTC)
+@pytest.mark.parametrize("until", [None, datetime(2027, 1, 1, tzinfo=UTC)])
+def test_a_card_that_begins_later_is_told_by_the_use_of_the_last_30_days(personas: Personas, draft, activate, until: datetime | None) -> None:
+    """Whole days, also where the card before ends by itself."""
+    now = datetime(2026, 11, 20, 9, tzinfo=UTC)
     used(personas.nodes["acme/research/nlp"], datetime(2026, 11, 1, tzinfo=UTC), 100)
-    activate(draft(at=datetime(2026, 9, 1, tzinfo=UTC)))
+    used(personas.nodes["acme/research/nlp"], datetime(2026, 11, 20, tzinfo=UTC), 6, job="j-2")
+    activate(draft(at=datetime(2026, 9, 1, tzinfo=UTC), until=until))
     month_refresh(first=date(2026, 11, 1), now=now)
     card = draft(line(3_300_000), at=datetime(2027, 1, 1, tzinfo=UTC))
 
-    same = draft(at=datetime(2026, 9, 1, tzinfo=UTC), replaces=RateCard.objects.get(state=CardState.ACTIVE))
+    same = draft(at=datetime(2026, 9, 1, tzinfo=UTC), until=until, replaces=RateCard.objects.get(state=CardState.ACTIVE))
     assert effects_of(same, now) == []
     assert "It changes the cost of no month so far." in personas.client("finance").get(f"/cost/rates/{same.public_id}/").content.decode()
     assert effects_of(card, now) == [(None, False, 300 * 10**9, 330 * 10**9)]
+    assert effects_of(draft(at=datetime(2026, 9, 20, tzinfo=UTC), until=datetime(2026, 10, 1, tzinfo=UTC)), now) == [], "it overlaps"
     assert personas.client("team_lead").get(f"/api/v1/rate-cards/{card.public_id}/effects").status_code == 403

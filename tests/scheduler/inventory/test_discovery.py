@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from dashboards.telemetry.nics import nic_speeds_read
 from scheduler.hardware import discovery
 from scheduler.hardware.discovery import Device, Machine, NothingFound, Slice, document_of, machine_read
 from scheduler.hardware.ports import Port, ports_of
@@ -222,8 +223,10 @@ def test_network_ports_are_found_with_what_their_links_carry(tmp_path):
         },
     )
 
-    assert ports_of(tree) == [("eno1", 25), ("eth0", None), ("mlx4_0/1", 56), ("mlx4_0/2", 2), ("mlx5_0", 400), ("mlx5_1", None)]
+    assert ports_of(tree) == [("eno1", 25), ("eth0", None), ("mlx4_0", 56), ("mlx5_0", 400), ("mlx5_1", None)]
     assert ports_of(tmp_path / "nowhere") == []
+    read = nic_speeds_read(net=tree / "class/net", infiniband=tree / "class/infiniband")
+    assert {port.name for port in ports_of(tree) if port.speed_gbps} <= set(read), "telemetry finds each port by its name"
 
 
 @pytest.mark.django_db
