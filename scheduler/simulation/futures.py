@@ -8,7 +8,7 @@ that is asked for, not a plan.
 
 import logging
 from bisect import bisect_right
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from heapq import merge
 from math import exp, log
@@ -24,6 +24,7 @@ from .future import Future
 
 logger = logging.getLogger(__name__)
 FUTURES = 16
+FEWEST = 6  # of those that were to be played
 # Plans of a future: for an hour ahead where much happens, for days where little does. A plan costs by the jobs that it looks at, and as much as
 # some for itself; setting a future up, and telling what it was not played for, costs as much as a plan. So where there are many jobs each future
 # is played for fewer plans, or not at all.
@@ -187,8 +188,17 @@ def plans_each(jobs: int, *, futures: int = FUTURES, most_looks: int = MOST_LOOK
     return min(plans, MOST_PLANS) if plans > 0 else None
 
 
-def waits_foreseen(stage: Stage, asked: Collection[str], *, seed: int, futures: int = FUTURES, most_looks: int = MOST_LOOKS) -> dict[str, Waits]:
-    """By name; who starts in fewer than four fifths of the futures is left out.
+def waits_foreseen(
+    stage: Stage,
+    asked: Collection[str],
+    *,
+    seed: int,
+    futures: int = FUTURES,
+    most_looks: int = MOST_LOOKS,
+    goes_on: Callable[[], bool] = lambda: True,
+) -> dict[str, Waits]:
+    """By name; who starts in fewer than four fifths of the futures is left out. If the caller does not go on after one of them, those so far say it,
+    unless they are too few.
 
     Over the futures each job is once among the shortest sixteenth of what it may take, once among the next, and so on: so few futures then lie around
     their middle as very many would (Latin hypercube sampling).
@@ -199,7 +209,11 @@ def waits_foreseen(stage: Stage, asked: Collection[str], *, seed: int, futures: 
     found: dict[str, list[int]] = {name: [] for name in asked}
     mixed = Random(seed)  # noqa: S311 (no secret)
     turns = [mixed.sample(range(futures), futures) for _ in range(len(stage.stands) + len(stage.waits))]
+    begun = 0
     for number in range(futures):
+        if not goes_on():
+            break
+        begun += 1
         chance = Random(seed * futures + number)  # noqa: S311 (no secret)
         parts = [(turn[number] + chance.random()) / futures for turn in turns]
         try:
@@ -209,7 +223,8 @@ def waits_foreseen(stage: Stage, asked: Collection[str], *, seed: int, futures: 
             continue
         for name, wait in waits.items():
             found[name].append(wait)
-    return {name: _waits(sorted(those)) for name, those in found.items() if those and 5 * len(those) >= 4 * futures}
+    enough = begun == futures or begun >= FEWEST
+    return {name: _waits(sorted(those)) for name, those in found.items() if enough and those and 5 * len(those) >= 4 * begun}
 
 
 def _waits(ordered: Sequence[int]) -> Waits:

@@ -68,6 +68,7 @@ AGAIN_SECONDS = 1
 # What was typed is remembered by what is kept from ground to ground; after so much of it all is begun anew.
 MOST_KINDS = 2000
 MOST_LOOKS = 40_000  # of plans at jobs in all futures, while somebody waits for the answer: half a second, or one
+MOST_SECONDS = 2.0  # where the machine is slower, or a plan dearer
 ANY = ""  # a type that stands for all
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 PAUSED = "The scheduler is paused: it starts nothing until an operator resumes it."
@@ -347,7 +348,8 @@ class Grounds:
             job, seed = make(side), millis(side.taken_at)
             stage = Stage(replace(side.ground.scenario, jobs=(*jobs, job)), side.past.past)
         with self._playing:
-            played = waits_foreseen(stage, {job.name}, seed=seed, most_looks=MOST_LOOKS)
+            until = time.monotonic() + MOST_SECONDS
+            played = waits_foreseen(stage, {job.name}, seed=seed, most_looks=MOST_LOOKS, goes_on=lambda: time.monotonic() < until)
         return foresight.foreseen(played.get(job.name) or estimated(wait))
 
     def foreseen_by_estimates(self, wait: int) -> Foreseen:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scheduler.engine.model.values import Checkpoint, Placed, Scenario
 from scheduler.scenarios.reading import parse
 from scheduler.simulation import future
-from scheduler.simulation.futures import A_PLAN, FUTURES, SET_UP, UNKNOWN, Past, Stage, past_of, quantile, run_times, waits_foreseen
+from scheduler.simulation.futures import A_PLAN, FEWEST, FUTURES, SET_UP, UNKNOWN, Past, Stage, past_of, quantile, run_times, waits_foreseen
 from scheduler.simulation.world import World
 
 HOUR = 3_600_000
@@ -312,6 +312,20 @@ def test_where_too_many_jobs_are_there_nothing_is_played() -> None:
     assert "j39" in waits_foreseen(stage, {"j39"}, seed=1, most_looks=FUTURES * (40 + A_PLAN) * (SET_UP + 1))
     assert waits_foreseen(stage, {"j39"}, seed=1, most_looks=FUTURES * (40 + A_PLAN) * (SET_UP + 1) - 1) == {}
     assert waits_foreseen(stage, set(), seed=1) == {}
+
+
+@pytest.mark.parametrize("played", [0, FEWEST - 1, FEWEST, FUTURES])
+def test_whoever_has_no_more_time_is_told_by_the_futures_so_far(played: int) -> None:
+    scenario = fleet([job(f"j{number:02d}", 8, 1, at=number) for number in range(12)])
+    left = iter(range(played))
+
+    found = waits_foreseen(Stage(scenario), {"j11"}, seed=1, goes_on=lambda: next(left, None) is not None)
+
+    assert set(found) == ({"j11"} if played >= FEWEST else set())
+    whole = waits_foreseen(Stage(scenario), {"j11"}, seed=1)["j11"]
+    for waits in found.values():
+        assert abs(waits.middle - whole.middle) < 0.25 * whole.middle
+        assert (waits == whole) is (played == FUTURES)
 
 
 def test_a_future_in_which_the_engine_breaks_a_rule_is_given_up_and_logged(caplog: pytest.LogCaptureFixture) -> None:
