@@ -249,7 +249,10 @@ def quota_change_edit(request: HttpRequest, public_id: str, body: QuotaChangeIn)
     "/quota-changes/{public_id}/steps", response=QuotaChangeDetailOut, url_name="quota-change-steps", openapi_extra=IF_MATCH, summary="Take a step"
 )
 def quota_change_step(request: HttpRequest, public_id: str, body: QuotaStepIn) -> HttpResponse:
-    """`steps` of the change names those that the caller may take. `revert` answers with another change, a draft that undoes this one."""
+    """`steps` of the change names those that the caller may take. `revert` answers with another change, a draft that undoes this one.
+
+    A preview that is withdrawn is deleted.
+    """
     access = access_of(request)
     access.must_somewhere(Can.EDIT_QUOTA)
     after = change_step(

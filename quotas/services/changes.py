@@ -4,6 +4,7 @@ A change is applied whole or not at all. If a node that it edits is another one 
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -85,24 +86,30 @@ def preview_save(*, access: Access, change: QuotaChange, revision: int, now: dat
     return change
 
 
-def preview_discard(*, access: Access, change: QuotaChange) -> None:
+def preview_discard(*, access: Access, change: QuotaChange, revision: int) -> QuotaChange:
+    """Leave nothing of a preview, also where it is gone already. What is returned says that it is withdrawn, and has no key."""
     _must_be_author(access, change)
-    QuotaChange.objects.filter(pk=change.pk, state=ChangeState.PREVIEW).delete()
+    with suppress(QuotaChange.DoesNotExist), transaction.atomic():
+        _locked(change, revision, ChangeState.PREVIEW).delete()
+    change.pk, change.state = None, ChangeState.WITHDRAWN
+    return change
 
 
 def change_revise(*, access: Access, change: QuotaChange, wanted: Wanted, revision: int, now: datetime) -> QuotaChange:
-    """Give an open change other edits, as of the tree of now. An approval of what it said before is void."""
+    """Give an open change other edits, as of the tree of now. An approval of what it said before is void. A preview stays one."""
     edits, edited = _judged(access, wanted)
     with transaction.atomic():
-        change = _locked(change, revision, ChangeState.DRAFT, ChangeState.PROPOSED, ChangeState.APPROVED, ChangeState.FAILED, ChangeState.SCHEDULED)
+        change = _locked(change, revision, ChangeState.PREVIEW, *_OPEN)
         _must_be_author(access, change)
-        before = _facts(change)
+        before, preview = _facts(change), change.state == ChangeState.PREVIEW
         _describe(change, wanted, edits, edited, now)
-        change.state, change.approver, change.approver_name, change.approved_at = ChangeState.DRAFT, None, "", None
+        change.state = ChangeState.PREVIEW if preview else ChangeState.DRAFT
+        change.approver, change.approver_name, change.approved_at = None, "", None
         change.apply_at, change.fault = None, ""
         change.save()
         _follow_nodes(change, edited)
-        _record(change, access.actor, "quota_change.revise", before, _facts(change))
+        if not preview:
+            _record(change, access.actor, "quota_change.revise", before, _facts(change))
     return change
 
 
@@ -206,8 +213,10 @@ def change_step(
 ) -> QuotaChange:
     """One step of a change, by its name. `rebase` keeps its edits as of the tree of now; `allow` lets it exceed the healthy capacity; both void an
     approval. `revert` returns another change, a draft. Without a revision it is done on the newest one.
+
+    `propose`, `schedule` and `apply` make a preview a draft first; `withdraw` discards it.
     """
-    if change.state == ChangeState.PREVIEW and step in STEPS:
+    if change.state == ChangeState.PREVIEW and step in ("propose", "schedule", "apply"):
         with transaction.atomic():  # what is refused stays a preview
             change = preview_save(access=access, change=change, revision=change.revision if revision is None else revision, now=now)
             facts: dict[str, Any] = {"step": step, "revision": revision, "capacity": capacity, "reason": reason, "apply_at": apply_at, "now": now}
@@ -218,6 +227,8 @@ def change_step(
     common["revision"] = change.revision if revision is None else revision
     if step in ("approve", "reject"):
         return (change_approve if step == "approve" else change_reject)(**common, reason=reason)
+    if step == "withdraw" and change.state == ChangeState.PREVIEW:
+        return preview_discard(access=access, change=change, revision=common["revision"])
     if step in ("propose", "withdraw"):
         return (change_propose if step == "propose" else change_withdraw)(**common)
     if step == "schedule":

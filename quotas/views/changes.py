@@ -18,10 +18,10 @@ from gpufleet.web import Can, access_of, requires
 from quotas.exchange import FORMATS, rows_read, tree_written
 from quotas.forms import ApplyAtForm, ImportForm, PastForm, faults_of
 from quotas.lists import CHANGES
-from quotas.models import ChangeState, QuotaChange
+from quotas.models import QuotaChange
 from quotas.presenters import changed_fields, past_rows
 from quotas.selectors.changes import applied_lines, change_for, change_list, change_standing, steps_open, tree_visible, tree_visible_at
-from quotas.services.changes import Wanted, capacity_lines, change_draft, change_step, preview_discard, preview_save, tree_imported
+from quotas.services.changes import Wanted, capacity_lines, change_draft, change_step, preview_save, tree_imported
 from scheduler.presenters.tree_changes import tree_told
 from scheduler.selectors.windows import capacity_now
 from scheduler.services.forecasts.previews import tree_preview
@@ -72,9 +72,6 @@ def change_step_page(request: HttpRequest, public_id: str) -> HttpResponse:
     access = access_of(request)
     found = change_for(access, public_id)
     step, when = request.POST.get("step", ""), None
-    if found.state == ChangeState.PREVIEW and step == "withdraw":
-        preview_discard(access=access, change=found)
-        return redirect("quotas")
     try:
         if step == "save":
             preview_save(access=access, change=found, revision=_revision(request, found), now=now())
@@ -100,6 +97,8 @@ def change_step_page(request: HttpRequest, public_id: str) -> HttpResponse:
     except Conflict as fault:
         messages.error(request, str(fault))
     else:
+        if after.pk is None:
+            return redirect("quotas")
         # Undoing is a change of its own: its draft is shown with a preview before it is applied.
         address, may_undo = reverse("quota-change-step", args=[public_id]), step == "apply" and after.reverts_id is None
         done_with_undo(request, DONE[step], Undo(address, {"step": "revert", "reason": "Undo."}) if may_undo else None)

@@ -260,6 +260,48 @@ def test_a_preview_that_is_not_saved_leaves_nothing(world: Personas):
     assert set(QuotaChange.objects.values_list("pk", flat=True)) == {third.pk}
 
 
+def _to_find(world: Personas) -> QuotaChange:
+    """A preview of a move whose node somebody else has changed since."""
+    root, node = world.access("superuser"), QuotaNode.objects.get(path="acme/product/search")
+    edit = {"op": "move", "node": node.public_id, "parent": world.nodes["acme/product"].public_id, "name": "find"}
+    made = change_draft(access=root, wanted=Wanted([edit]), preview=True, now=NOON)
+    other = change_draft(access=root, wanted=Wanted([{"op": "update", "node": node.public_id, "set": {"weight": 3}}]), now=NOON)
+    change_apply(access=root, change=other, revision=other.revision, capacity={}, now=NOON)
+    return made
+
+
+@pytest.mark.parametrize("step", ["rebase", "allow"])
+def test_a_preview_that_is_rebased_or_allowed_stays_its_authors_alone(world: Personas, step: str):
+    made, client = _to_find(world), world.client("superuser")
+    entries = AuditEntry.objects.count()
+
+    page = client.post(f"/quotas/changes/{made.public_id}/step/", {"step": step, "revision": made.revision, "reason": "Launch"}, follow=True)
+
+    change = QuotaChange.objects.get(pk=made.pk)
+    assert (change.state, change.over_capacity, change.reason) == ("preview", step == "allow", "Launch")
+    assert change.bases[change.edits[0]["node"]]["weight"] == 3, "its edits are as of the tree of now"
+    assert AuditEntry.objects.count() == entries
+    assert ">Discard</button>" in page.content.decode() and ">Save draft</button>" in page.content.decode()
+    assert world.client("operator").get(f"/quotas/changes/{made.public_id}/").status_code == 404
+    assert change.public_id not in {one["id"] for one in client.get("/api/v1/quota-changes").json()["items"]}
+    told = _api(client, f"quota-changes/{made.public_id}/steps", {"step": "apply"})
+    assert (told["state"], QuotaNode.objects.filter(path="acme/product/find").count()) == ("applied", 1)
+    assert set(AuditEntry.objects.filter(object_id=made.public_id).values_list("action", flat=True)) == {"quota_change.draft", "quota_change.apply"}
+
+
+def test_a_preview_that_is_withdrawn_over_the_api_leaves_nothing(world: Personas):
+    made, client = _to_find(world), world.client("superuser")
+    entries, address = AuditEntry.objects.count(), f"quota-changes/{made.public_id}/steps"
+
+    late = client.post(f"/api/v1/{address}", {"step": "withdraw"}, content_type="application/json", headers={"If-Match": '"7"'})
+    assert late.status_code == 412 and QuotaChange.objects.filter(pk=made.pk).exists()
+    told = _api(client, address, {"step": "withdraw"})
+
+    assert (told["state"], told["steps"]) == ("withdrawn", [])
+    assert not QuotaChange.objects.filter(pk=made.pk).exists() and AuditEntry.objects.count() == entries
+    assert client.get(f"/api/v1/quota-changes/{made.public_id}").status_code == 404
+
+
 def test_a_move_offers_the_top_level_by_name_to_those_who_may_move_there(world: Personas):
     address = f"/quotas/{world.nodes['acme/research/nlp'].public_id}/move/"
 
