@@ -267,7 +267,11 @@
       .catch(() => null);
     if (!told) return; // the cards stand without it
     if (told.again && tries) setTimeout(() => lookAtPresets(list, tries - 1), told.again);
-    for (const line of list.querySelectorAll("[data-preset]")) line.textContent = told.presets?.[line.dataset.preset] ?? "";
+    // An answer that wants to be asked again lacks cards that may be filled already, from an earlier reading of the fleet.
+    for (const line of list.querySelectorAll("[data-preset]")) {
+      const said = told.presets[line.dataset.preset];
+      if (said !== undefined || !told.again) line.textContent = said ?? "";
+    }
   }
   lookAtPresets(document.querySelector("[data-presets]"), 20);
 

@@ -74,6 +74,29 @@ def test_a_preset_is_submitted_in_two_clicks_within_ten_seconds(visit):
     assert visitor.watch.faults == []
 
 
+def test_a_preset_that_was_filled_stays_so_until_an_answer_is_whole(visit):
+    """What was found is kept for a reading of the fleet: after another one an answer in part lacks it."""
+    visitor = visit("/jobs/queue/")
+    page = visitor.page
+    asked: list[Any] = []
+    page.route("**/jobs/new/presets", lambda route: asked.append(route))
+    visitor.open("/jobs/new/")
+
+    def cards(answer: dict[str, Any], notebook: str, serving: str) -> None:
+        wait_for(page, lambda: asked)
+        asked.pop().fulfill(json=answer)
+        if "again" in answer:
+            wait_for(page, lambda: asked)  # what was answered is on the page
+        expect(page.locator('[data-preset="notebook"]')).to_have_text(notebook)
+        expect(page.locator('[data-preset="serving"]')).to_have_text(serving)
+
+    cards({"presets": {"notebook": "Starts now"}, "again": 1}, "Starts now", "")
+    cards({"presets": {"serving": "Starts in 5 min"}, "again": 1}, "Starts now", "Starts in 5 min")
+    cards({"presets": {}, "again": 1}, "Starts now", "Starts in 5 min")
+    cards({"presets": {"serving": "Starts now"}}, "", "Starts now")
+    assert visitor.watch.faults == []
+
+
 @pytest.mark.parametrize("pressed", ["Submit", "Submit by Notebook"])
 def test_an_answer_that_comes_while_the_pointer_is_pressed_moves_nothing_under_it(visit, pressed):
     """It is longer than what it replaces, above the button: what moves away between press and release is not clicked."""
