@@ -105,7 +105,7 @@ def change_revise(*, access: Access, change: QuotaChange, wanted: Wanted, revisi
         _describe(change, wanted, edits, edited, now)
         change.state = ChangeState.PREVIEW if preview else ChangeState.DRAFT
         change.approver, change.approver_name, change.approved_at = None, "", None
-        change.apply_at, change.fault = None, ""
+        change.apply_at, change.fault, change.revision = None, "", change.revision + 1
         change.save()
         _follow_nodes(change, edited)
         if not preview:

@@ -12,7 +12,7 @@ from django.core.exceptions import PermissionDenied, ValidationError
 from django.db.models import Sum
 
 from gpufleet.core.audit import SYSTEM
-from gpufleet.core.faults import Conflict
+from gpufleet.core.faults import Conflict, Stale
 from quotas.drafts import Edit, Tree, state_of, tree_edited, violations
 from quotas.models import ChangeState, QuotaChange, QuotaNode, QuotaShare
 from quotas.permissions import Access
@@ -107,6 +107,18 @@ def test_of_two_admins_one_wins_and_the_other_is_told_what_changed(personas: Per
     rebased = change_revise(access=root, change=mine, wanted=Wanted(mine.edits), revision=mine.revision, now=NOON)
     _apply(root, rebased)
     assert QuotaShare.objects.get(node__path="acme/research/nlp").guaranteed_milli == 6_000
+
+
+def test_what_was_revised_meanwhile_is_neither_applied_nor_written_over_unseen(personas: Personas, root: Access):
+    """As of a page that still shows the edits of before."""
+    seen = _draft(root, _guarantee(personas, "acme/research/nlp", 6_000))
+    other = Wanted([_guarantee(personas, "acme/research/nlp", 1_000)])
+    revised = change_revise(access=root, change=seen, wanted=other, revision=seen.revision, now=NOON)
+
+    for step in (_apply, lambda access, change: change_revise(access=access, change=change, wanted=other, revision=seen.revision, now=NOON)):
+        with pytest.raises(Stale):
+            step(root, seen)
+    assert revised.revision > seen.revision and QuotaChange.objects.get(pk=seen.pk).state == "draft"
 
 
 def test_a_subtree_that_asks_for_it_is_changed_by_two_people(personas: Personas, root: Access):
