@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from scheduler.backends.supervising.fence import Unpinned
+
 
 def answer_of(asked: dict[str, Any], timeout: float) -> str:
     """Why a worker is not ready, in words that say nothing of what it starts; empty: it is. Only ever asks this machine."""
@@ -29,6 +31,12 @@ def answer_of(asked: dict[str, Any], timeout: float) -> str:
     if status is None:
         return f"Port {port} does not speak HTTP."
     return "" if 200 <= int(status[1]) < 400 else f"Port {port} answered {int(status[1])}."
+
+
+def not_asked(fault: OSError | Unpinned) -> str:
+    """Why a worker is not ready that could not be asked."""
+    words = fault.strerror if isinstance(fault, OSError) else None
+    return f"It could not be asked: {words or str(fault).rstrip('.')}."
 
 
 def _connected(port: int, timeout: float) -> socket.socket:
@@ -63,8 +71,8 @@ class Probe:
             self.due, self.deadline, self.overdue = now + self.stated["period_s"], now + self.stated["timeout_s"], False
             try:
                 self.child, self.told = self.ask()
-            except OSError as fault:
-                return self._answered(f"It could not be asked: {fault.strerror or fault}.")
+            except (OSError, Unpinned) as fault:
+                return self._answered(not_asked(fault))
             return False
         pid, status = os.waitpid(self.child, os.WNOHANG)
         if not pid:

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import Any, NoReturn
 
-from scheduler.backends.supervising.asking import Probe, answer_of
+from scheduler.backends.supervising.asking import Probe, answer_of, not_asked
 from scheduler.backends.supervising.fence import Fence, Unpinned
 from scheduler.backends.supervising.files import write_whole
 from scheduler.backends.supervising.logs import Log
@@ -102,9 +102,9 @@ class Worker:
         try:
             with self.fence.inside():
                 child = os.fork()
-            if child == 0:
-                self._asking(order, stated, write)
-        except OSError:
+                if child == 0:
+                    self._asking(order, stated, write)  # and never leaves the cgroup
+        except (OSError, Unpinned):
             os.close(read)
             raise
         finally:
@@ -124,8 +124,8 @@ class Worker:
             why = answer_of(stated, stated["timeout_s"])
             os.write(told, why.encode(errors="replace"))
             code = 1 if why else 0
-        except OSError as fault:
-            os.write(told, f"It could not be asked: {fault.strerror}.".encode(errors="replace"))
+        except (OSError, Unpinned) as fault:
+            os.write(told, not_asked(fault).encode(errors="replace"))
         finally:
             os._exit(code)
 
@@ -164,8 +164,7 @@ class Worker:
         on its processors, or never begins."""
         order, what = self.order, ""
         try:
-            if told is not None:
-                self.fence.verify()
+            self.fence.verify()
             if self.first is not None:
                 own_proc()
             if order["uid"] is not None:

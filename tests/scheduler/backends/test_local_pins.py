@@ -21,6 +21,7 @@ from scheduler.backends.processors import Processor
 from scheduler.backends.supervising.cpulists import list_of
 from scheduler.backends.supervising.fence import Fence, Unpinned, affinity
 from scheduler.backends.supervising.files import write_whole
+from scheduler.backends.supervising.worker import Worker
 from tests.scheduler.backends.local_machine import ended, log, look, now, order, running
 from tests.servers import wait_until
 
@@ -264,6 +265,50 @@ def test_a_fence_without_limits_on_memory_still_pins(folder):
     (place / "cpuset.cpus.effective").write_text("")
     with pytest.raises(Unpinned, match="its cgroup has none"):
         fence.verify()
+
+
+def keeper(folder: Path, command: list[str], effective: str) -> Worker:
+    """The supervisor of a worker that is asked by a command, in a cgroup of plain files."""
+    place = Files(folder / "cgroup", "0-7").cgroup(folder / "cgroup/one", **{"cpuset.cpus.effective": effective})
+    told: dict[str, Any] = {"uid": None, "cwd": str(folder), "env": {"PATH": os.environ["PATH"]}, "secrets": {}, "ranks": [{}]}
+    limits = {"folder": str(place), "files": {}, "pin": {"cpus": list_of(HERE)}}
+    ready = {"command": command, "period_s": 1, "timeout_s": 60, "failures": 1}
+    return Worker(folder, told | {"log_segment": 4096, "log_segments": 2, "limits": limits, "ready": ready})
+
+
+def asked(worker: Worker) -> str:
+    """What it says of one answer."""
+    assert worker.probe is not None
+    worker.probe.why = "nothing yet"
+    wait_until(worker.probe.turn, seconds=20, what="it was asked")
+    return worker.probe.why
+
+
+def test_a_ready_command_stays_in_the_cgroup_of_its_worker(folder, monkeypatch):
+    """The files show by whom they are written to: a command that left would write to the cgroup of the console."""
+    entered = folder / "entered"
+    monkeypatch.setattr(Fence, "_enter", lambda _self, place: entered.open("a").write(f"{os.getpid()} {place.name}\n") and None)
+    assert asked(keeper(folder, ["true"], list_of(HERE))) == ""
+
+    lines = [line.split() for line in entered.read_text().splitlines()]
+    assert [int(pid) for pid, _ in lines] == [os.getpid()] * 2
+    assert lines[0][1] == "one" != lines[1][1]
+
+
+def test_a_ready_command_that_would_run_elsewhere_never_begins(folder):
+    why = asked(keeper(folder, ["touch", str(folder / "begun")], "4094"))
+
+    assert why == f"It could not be asked: Processors {list_of(HERE)} were ordered; its cgroup has 4094, its process {list_of(HERE)}."
+    assert not (folder / "begun").exists()
+
+
+def test_a_worker_that_cannot_be_asked_in_its_cgroup_runs_on(folder):
+    worker = keeper(folder, ["true"], list_of(HERE))
+    before = set(os.listdir("/proc/self/fd"))
+    (folder / "cgroup/one/cgroup.procs").unlink()
+
+    assert asked(worker) == f"It could not be asked: {folder}/cgroup/one/cgroup.procs: No such file or directory."
+    assert set(os.listdir("/proc/self/fd")) == before
 
 
 def test_a_trial_says_why_nothing_can_be_pinned(pins, files):
