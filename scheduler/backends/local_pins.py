@@ -15,17 +15,17 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from math import ceil
+from math import ceil, inf
 from pathlib import Path
 from typing import Any
 
 from scheduler.backends import supervisor
 from scheduler.backends.base import BackendError, BackendRefused, RunState, StartOrder, WorkerSeat
 from scheduler.backends.local_accounts import LOCAL_PATH, SPAWN_SECONDS, Account, Rules
-from scheduler.backends.local_runs import look_at, read, state_in, worker_folder
+from scheduler.backends.local_runs import Run, look_at, read, state_in, worker_folder
 from scheduler.backends.processors import OTHERS, SERVICES, Processor, Topology, chosen, pools
 from scheduler.backends.supervising.cpulists import list_of, read_list
-from scheduler.backends.supervising.fence import TRIAL, kill, remove
+from scheduler.backends.supervising.fence import TRIAL, kill
 from scheduler.backends.supervising.files import write_whole
 from scheduler.jobs.stored import role_named
 
@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 SYSTEM = Path("/sys/devices/system")
 RECORD = "processors.json"
 KINDS = (SERVICES, OTHERS)
-GONE_SECONDS = 1.0  # for what is left of a worker to be gone
+GONE_SECONDS = 2.0  # what is left of a worker for longer cannot be ended
 
 
 class CannotPin(Exception):
@@ -78,11 +78,16 @@ class Held:
 
     pins: dict[str, Pin] = field(default_factory=dict)
     unpinned: list[str] = field(default_factory=list)
-    left: frozenset[int] = frozenset()  # processors of cgroups in which something runs that is no worker of ours
+    unread: list[str] = field(default_factory=list)  # runs whose files cannot be read
+    left: dict[str, frozenset[int]] = field(default_factory=dict)  # processors of cgroups in which something runs that is no worker of ours
 
     @property
     def owned(self) -> frozenset[int]:
-        return self.left.union(*(pin.owned for pin in self.pins.values()))
+        return self.owned_beside("")
+
+    def owned_beside(self, name: str) -> frozenset[int]:
+        """What a worker cannot have, of which something may be left in its cgroup."""
+        return frozenset().union(*(pin.owned for pin in self.pins.values()), *(left for one, left in self.left.items() if one != name))
 
     @property
     def kinds(self) -> set[str]:
@@ -96,6 +101,7 @@ class Pins:
         self.folder, self.rules, self.system = folder, rules, system
         self.top = rules.cgroup if rules.pin else None
         self._said = ""
+        self._ending: dict[str, float] = {}  # cgroups that were told to end, and until when that is not worth a word
 
     def decide(self, place: Path, order: StartOrder, seats: Sequence[WorkerSeat], now: datetime, *, keep: Callable[[], None] = lambda: None) -> None:
         """Choose the processors of workers that are to begin, and take them from those who share. All of them, or a BackendError and none. `keep`
@@ -122,6 +128,7 @@ class Pins:
     def _chosen(self, order: StartOrder, seats: Sequence[WorkerSeat], spots: Mapping[str, Path], held: Held) -> dict[str, Pin]:
         topology, kind = self._topology(), SERVICES if order.serves else OTHERS
         owned, kinds = set(held.owned), set(held.kinds)
+        given: set[int] = set()
         wanted = {(seat.role, seat.index): ceil(role_named(order.spec, seat.role).get("cpus") or 0) for seat in seats}
         if sum(wanted.values()) > topology.most:
             raise BackendRefused(
@@ -134,7 +141,7 @@ class Pins:
             if not count:
                 found[name] = Pin(kind=kind)
                 continue
-            mine = self._again(spots[name], count, topology, owned)
+            mine = self._again(spots[name], count, topology, held.owned_beside(name) | given)
             if mine is None:
                 mine = chosen(topology, owned, count, near=self.rules.numa(seat.gpu_uuids), spared=max(0, len(kinds) - 1))
             if mine is None:
@@ -142,6 +149,7 @@ class Pins:
                 raise BackendError(f"{order.key} needs {_counted(count)} of its own, and {free} can be had now. It starts when others have ended.")
             found[name] = Pin(mine)
             owned |= mine
+            given |= mine
         shares = pools(topology, owned, kinds)
         if any(not shares[one] for one in kinds):
             raise BackendError(f"{order.key} states no processors, and services share none with other work. It starts when others have ended.")
@@ -178,37 +186,54 @@ class Pins:
     def _held(self, now: datetime, without: Collection[str] = ()) -> Held:
         held, over = Held(), set(without)
         for path in sorted(self.folder.glob("runs/*/run.json")):
-            run = None
-            with contextlib.suppress(OSError, ValueError):  # the others are no worse for it
-                run = read(path.parent)
-            for worker in run.workers if run is not None else ():
-                assert run is not None
-                name, spot = _name(run.key, worker["role"], worker["index"]), worker_folder(path.parent, worker["role"], worker["index"])
-                if name in without:
-                    continue
-                is_replaced = "again" in worker and not worker.get("leaving")  # its processors wait for it
-                if look_at(path.parent, run, worker, now).state == RunState.ENDED and not is_replaced:
-                    over.add(name)
-                elif (pin := Pin.read(spot)) is not None:
-                    held.pins[name] = pin
-                elif state_in(spot):
-                    held.unpinned.append(name)
-        held.left = self._left(held, over)
+            try:
+                if (run := read(path.parent)) is not None:
+                    self._look(held, over, path.parent, run, now, without)
+            except (OSError, ValueError, KeyError, TypeError):  # the others are no worse for it
+                held.unread.append(path.parent.name)
+        self._look_further(held, over)
         return held
 
-    def _left(self, held: Held, over: Collection[str]) -> frozenset[int]:
-        """The processors of cgroups that belong to none of the workers that run. What our own ended workers have left there is ended first."""
-        assert self.top is not None
-        found: set[int] = set()
-        for place in sorted(one for one in (*self.top.iterdir(), *(child for kind in KINDS for child in _children(self.top / kind))) if one.is_dir()):
-            if place.name in KINDS or place.name in held.pins or place.name in held.unpinned or place.name.startswith(TRIAL):
+    def _look(self, held: Held, over: set[str], place: Path, run: Run, now: datetime, without: Collection[str]) -> None:
+        for worker in run.workers:
+            name, spot = _name(run.key, worker["role"], worker["index"]), worker_folder(place, worker["role"], worker["index"])
+            if name in without:
                 continue
-            if (place.name in over or self._is_ours(place.name)) and not _cleared(place):
-                log.warning("something of %s cannot be ended", place.name)
-            if place.parent == self.top and _populated(place):
-                with contextlib.suppress(OSError):
-                    found |= read_list((place / "cpuset.cpus").read_text())
-        return frozenset(found)
+            is_replaced = "again" in worker and not worker.get("leaving")  # its processors wait for it
+            if look_at(place, run, worker, now).state == RunState.ENDED and not is_replaced:
+                over.add(name)
+            elif (pin := Pin.read(spot)) is not None:
+                held.pins[name] = pin
+            elif state_in(spot):
+                held.unpinned.append(name)
+
+    def _look_further(self, held: Held, over: Collection[str]) -> None:
+        """At the cgroups of none of these workers. What our own ended workers have left there is ended. Workers of runs that cannot be read stay as
+        they are, and keep what the kernel says that they have."""
+        assert self.top is not None
+        for place in sorted(one for one in (*self.top.iterdir(), *(child for kind in KINDS for child in _children(self.top / kind))) if one.is_dir()):
+            name, is_own = place.name, place.parent == self.top
+            if name in KINDS or name in held.pins or name in held.unpinned or name.startswith(TRIAL):
+                continue
+            if any(name.startswith(f"{key}.") for key in held.unread):
+                held.pins[name] = Pin(_processors(place)) if is_own else Pin(kind=place.parent.name)
+                continue
+            if name in over or self._is_ours(name):
+                self._end(place)
+            if is_own and _populated(place):
+                held.left[name] = _processors(place)
+
+    def _end(self, place: Path) -> None:
+        """Kill what is in a cgroup, and remove it at the look that finds it empty."""
+        if not _populated(place):
+            self._ending.pop(place.name, None)
+            with contextlib.suppress(OSError):  # a later look removes it
+                place.rmdir()
+            return
+        kill(place)
+        if time.monotonic() > self._ending.setdefault(place.name, time.monotonic() + GONE_SECONDS):
+            self._ending[place.name] = inf
+            log.warning("something of %s cannot be ended, and keeps its processors", place.name)
 
     def _is_ours(self, name: str) -> bool:
         """Whether a cgroup is of a run that has a folder here, forgotten or not."""
@@ -339,6 +364,13 @@ def _allow(folder: Path) -> None:
             file.write("+cpuset")
 
 
+def _processors(folder: Path) -> frozenset[int]:
+    """What a cgroup says that it has; none where it says nothing."""
+    with contextlib.suppress(OSError, ValueError):
+        return read_list((folder / "cpuset.cpus").read_text())
+    return frozenset()
+
+
 def _children(folder: Path) -> Iterator[Path]:
     with contextlib.suppress(FileNotFoundError):
         yield from folder.iterdir()
@@ -349,16 +381,3 @@ def _populated(folder: Path) -> bool:
         return "populated 1" in (folder / "cgroup.events").read_text()
     except FileNotFoundError:
         return False
-
-
-def _cleared(folder: Path) -> bool:
-    """End what is in a cgroup, and remove it. Whether it is empty then."""
-    until = time.monotonic() + GONE_SECONDS
-    if _populated(folder):
-        kill(folder)
-    while _populated(folder):
-        if time.monotonic() > until:
-            return False
-        time.sleep(0.01)
-    remove(folder)
-    return True

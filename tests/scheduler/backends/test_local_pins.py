@@ -9,10 +9,12 @@ from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import pytest
 
+from scheduler.backends import local_pins
 from scheduler.backends.base import BackendError, BackendRefused, RunState, StartOrder
 from scheduler.backends.local import LocalBackend
 from scheduler.backends.local_accounts import Rules
@@ -168,6 +170,58 @@ def test_what_something_else_runs_on_in_the_folder_is_given_to_nobody(pins, file
     files.cgroup(files.top / "x-1.1.worker-0", **{"cgroup.events": "populated 1\n", "cpuset.cpus": "1-3"})
 
     assert owned(pins, stating(2)) == [{4, 5}]
+
+
+def test_what_the_kernel_cannot_end_delays_nobody_and_is_said_once(pins, files, monkeypatch, caplog):
+    """It keeps its processors until a later look finds its cgroup empty."""
+    monkeypatch.setattr(local_pins, "GONE_SECONDS", 0.05)
+    owned(pins, stating(2))
+    over(pins, "j-1.1")
+    left = files.cgroup(files.top / "j-1.1.worker-0", **{"cgroup.events": "populated 1\n", "cpuset.cpus": "1-2", "cgroup.kill": ""})
+    began = monotonic()
+    for _ in range(3):
+        pins.settle(now())
+    assert monotonic() - began < 0.05 * 3
+    assert ((left / "cgroup.kill").read_text(), files.shared(), caplog.records) == ("1", "0,3-7", [])
+    assert owned(pins, stating(2, key="j-2.1")) == [{3, 4}]
+
+    wait_until(lambda: pins.settle(now()) or caplog.records, seconds=5, what="it is said")
+    for _ in range(3):
+        pins.settle(now())
+    assert [one.getMessage() for one in caplog.records] == ["something of j-1.1.worker-0 cannot be ended, and keeps its processors"]
+
+    (left / "cgroup.events").write_text("populated 0\n")
+    pins.settle(now())
+    assert files.shared() == "0-2,5-7"
+
+
+def test_a_worker_finds_its_processors_again_though_something_of_it_is_left(pins, files):
+    owned(pins, stating(2))
+    over(pins, "j-1.1")
+    files.cgroup(files.top / "j-1.1.worker-0", **{"cgroup.events": "populated 1\n", "cpuset.cpus": "1-2"})
+
+    assert owned(pins, stating(2)) == [{1, 2}]
+
+
+@pytest.mark.parametrize("name", ["run.json", "worker-0/state.json", "worker-0/processors.json"])
+def test_workers_of_a_run_that_cannot_be_read_are_left_alone_and_keep_their_processors(pins, files, name):
+    owned(pins, stating(2))
+    begun(pins, stating(None, key="j-2.1", serves=True))
+    alive = [
+        files.cgroup(files.top / spot, **{"cgroup.events": "populated 1\n", "cgroup.kill": "", "cpuset.cpus": processors})
+        for spot, processors in (("j-1.1.worker-0", "1-2"), ("services/j-2.1.worker-0", ""))
+    ]
+    for key in ("j-1.1", "j-2.1"):
+        (pins.folder / "runs" / key / name).write_text('{"key')
+    pins.settle(now())
+
+    assert [(one / "cgroup.kill").read_text() for one in alive] == ["", ""]
+    assert files.shared() == "0,3-7"
+    assert owned(pins, stating(2, key="j-3.1")) == [{3, 4}]
+    begun(pins, stating(None, key="j-4.1"))
+    assert (files.shared("services"), files.shared()) == ("0,5", "6-7")
+    for key in ("j-1.1", "j-2.1"):
+        (pins.folder / "runs" / key / name).unlink()
 
 
 def test_the_node_of_the_gpus_is_preferred(folder, files):
@@ -424,7 +478,7 @@ def test_two_jobs_have_processors_of_their_own_and_cannot_leave_them(real):
         with suppress(ProcessLookupError):
             os.kill(process["pid"], signal.SIGKILL)
     wait_until(lambda: look(other, "j-1.1").state == RunState.ENDED, seconds=20, what="it is lost")
-    assert not (real.rules.cgroup / "j-1.1.worker-0").exists()
+    wait_until(lambda: is_given_back(other, "j-1.1.worker-0"), seconds=5, what="its processors are given back")
     assert affinity(str(pid_of(other, "j-3.1"))) == HERE - had["j-2.1"]
     other.stop(key="j-2.1", sequence=2, force=True, now=now())
     assert ended(other, "j-2.1").refusals == ()
@@ -450,10 +504,17 @@ def test_what_a_lost_worker_has_left_is_ended_before_its_processors_are_given_aw
         os.kill(pid, signal.SIGKILL)
     assert Path(f"/proc/{child}").exists()
 
+    wait_until(lambda: is_given_back(real, "j-1.1.worker-0"), seconds=5, what="its processors are given back")
     real.start(stating(len(HERE) - 1, key="j-2.1"), now=now())
     running(real, "here", "j-2.1")
     wait_until(lambda: not alive(child), seconds=5, what="what was left is gone")
     assert affinity(str(pid_of(real, "j-2.1"))) == HERE - {min(HERE)}
+
+
+def is_given_back(backend: LocalBackend, name: str) -> bool:
+    backend.observe(now=now())
+    assert backend.rules.cgroup is not None
+    return not (backend.rules.cgroup / name).exists()
 
 
 def alive(pid: int) -> bool:
