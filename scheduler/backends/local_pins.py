@@ -308,15 +308,23 @@ class Pins:
         assert self.top is not None
         if self.rules.same_user:
             return "Jobs run as the console's own user, and can leave their processors (GPUFLEET_LOCAL_SAME_USER)."
-        with _locked(self.top):
-            held = self._held(now)
+        try:
+            with _locked(self.top):  # nothing is given back meanwhile
+                return self._strayed(self._held(now))
+        except (OSError, CannotPin, ValueError) as fault:
+            return str(fault)
+
+    def _strayed(self, held: Held) -> str:
+        assert self.top is not None
         if held.unpinned:
             return f"{held.unpinned[0]} was started before processors were pinned."
         for name, pin in sorted(held.pins.items()):
             place = pin.folder(self.top) / name
             with contextlib.suppress(OSError):  # about to begin, or to end
+                if not _populated(place):
+                    continue
                 had = read_list((place / "cpuset.cpus.effective").read_text())
-                if _populated(place) and ((pin.owned and had != pin.owned) or (pin.kind and had & held.owned)):
+                if (pin.owned and had != pin.owned) or (pin.kind and had & held.owned):
                     return f"{name} has processors {list_of(had) or 'none'}, which are not its own."
         return ""
 

@@ -1,5 +1,6 @@
 """Local workers are pinned to processors: chosen, carried out, verified before anything of them begins, and given back."""
 
+import fcntl
 import json
 import os
 import signal
@@ -396,6 +397,24 @@ def test_what_runs_unpinned_or_elsewhere_is_no_boundary(pins, files):
     (spot / "processors.json").unlink()
     (spot / "state.json").write_text(json.dumps({"state": "running", "processes": [{"pid": os.getpid(), "ticks": started(os.getpid())}]}))
     assert own.unvouched(now()) == "j-1.1.worker-0 was started before processors were pinned."
+
+
+def test_processors_of_workers_are_compared_while_none_is_given_back(pins, files, monkeypatch):
+    own, found = Pins(pins.folder, replace(pins.rules, same_user=False), system=pins.system), []
+    owned(own, stating(2))
+
+    def looked(_place: Path) -> bool:
+        held = os.open(files.top, os.O_RDONLY)
+        with suppress(BlockingIOError):
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            found.append("free")
+        os.close(held)
+        return True
+
+    files.cgroup(files.top / "j-1.1.worker-0", **{"cpuset.cpus.effective": "1-2"})
+    monkeypatch.setattr(local_pins, "_populated", looked)
+    assert own.unvouched(now()) == ""
+    assert found == []
 
 
 def started(pid: int) -> int:
