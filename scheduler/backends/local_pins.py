@@ -5,6 +5,7 @@ for other work, which have what nobody owns. The supervisor of a worker carries 
 """
 
 import contextlib
+import errno
 import fcntl
 import json
 import logging
@@ -33,6 +34,7 @@ log = logging.getLogger(__name__)
 SYSTEM = Path("/sys/devices/system")
 RECORD = "processors.json"
 KINDS = (SERVICES, OTHERS)
+CONTROLLERS = ("cpuset", "cpu", "memory")
 GONE_SECONDS = 2.0  # what is left of a worker for longer cannot be ended
 
 
@@ -243,13 +245,17 @@ class Pins:
     def _topology(self) -> Topology:
         """The processors of the cgroup of all workers."""
         assert self.top is not None
-        if not self.top.is_dir():
-            raise CannotPin(f"{self.top} does not exist (GPUFLEET_LOCAL_CGROUP).")
-        controllers = (self.top / "cgroup.controllers").read_text().split()
-        if "cpuset" not in controllers:
-            raise CannotPin(
-                f"{self.top} has no controller cpuset. Write +cpuset to {self.top.parent}/cgroup.subtree_control, or delegate cpuset in the unit."
-            )
+        _make(self.top)
+        if "cpuset" not in _controllers(self.top):
+            above = self.top.parent
+            todo = f"Write +cpuset to {above}/cgroup.subtree_control, or delegate cpuset in the unit."
+            try:
+                _allow(above)
+            except OSError as fault:
+                if fault.errno == errno.EBUSY:
+                    todo = f"{above} holds processes, so that its cgroups cannot have controllers. Under systemd state DelegateSubgroup in the unit."
+            if "cpuset" not in _controllers(self.top):
+                raise CannotPin(f"{self.top} has no controller cpuset. {todo}")
         numbers = read_list((self.top / "cpuset.cpus.effective").read_text())
         if len(numbers) < 2:
             raise CannotPin(f"{self.top} has {_counted(len(numbers))}; two are needed.")
@@ -357,6 +363,7 @@ def _name(key: str, role: str, index: int) -> str:
 @contextlib.contextmanager
 def _locked(top: Path) -> Iterator[None]:
     """Held against other processes of this console, and against other consoles that use the same cgroup."""
+    _make(top)
     held = os.open(top, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(held, fcntl.LOCK_EX)
@@ -365,11 +372,43 @@ def _locked(top: Path) -> Iterator[None]:
         os.close(held)
 
 
+def _make(top: Path) -> None:
+    """The folder of cgroups, which is gone after each boot."""
+    if top.is_dir():
+        return
+    if not (top.parent / "cgroup.controllers").exists():
+        raise CannotPin(f"{top} does not exist, and {top.parent} is not a cgroup (GPUFLEET_LOCAL_CGROUP).")
+    top.mkdir(exist_ok=True)
+
+
+def _controllers(folder: Path) -> list[str]:
+    return (folder / "cgroup.controllers").read_text().split()
+
+
 def _allow(folder: Path) -> None:
-    """Let the cgroups in it have processors of their own."""
-    with (folder / "cgroup.subtree_control").open("r+") as file:
-        if "cpuset" not in file.read().split():
-            file.write("+cpuset")
+    """Let the cgroups in it have processors of their own, and limits on time and memory where that can be."""
+    control, there = folder / "cgroup.subtree_control", _controllers(folder)
+    has = control.read_text().split()
+    wanted = [one for one in CONTROLLERS if one not in has and (one in there or one == "cpuset")]
+    if not wanted:
+        return
+    try:
+        _enable(control, wanted)
+    except OSError as fault:
+        # A folder that holds processes takes cpuset alone, and then its cgroups can hold none.
+        if "cpuset" in wanted and fault.errno == errno.EBUSY:
+            raise
+        for one in wanted:
+            with contextlib.suppress(*(() if one == "cpuset" else (OSError,))):
+                _enable(control, [one])
+
+
+def _enable(control: Path, controllers: Sequence[str]) -> None:
+    try:
+        with control.open("r+") as file:
+            file.write(" ".join(f"+{one}" for one in controllers))
+    except OSError as fault:
+        raise OSError(fault.errno, fault.strerror, str(control)) from fault
 
 
 def _processors(folder: Path) -> frozenset[int]:

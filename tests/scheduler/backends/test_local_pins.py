@@ -1,5 +1,6 @@
 """Local workers are pinned to processors: chosen, carried out, verified before anything of them begins, and given back."""
 
+import errno
 import fcntl
 import json
 import os
@@ -223,6 +224,71 @@ def test_workers_of_a_run_that_cannot_be_read_are_left_alone_and_keep_their_proc
     assert (files.shared("services"), files.shared()) == ("0,5", "6-7")
     for key in ("j-1.1", "j-2.1"):
         (pins.folder / "runs" / key / name).unlink()
+
+
+# What it lies in
+
+
+def test_the_folder_is_made_again_after_a_boot(pins, files):
+    top = files.cgroup(pins.folder / "unit") / "workers"
+    files.cgroup(top, **{"cpuset.cpus.effective": "0-7"})
+    again = Pins(pins.folder, replace(pins.rules, cgroup=top), system=pins.system)
+    for place in top.iterdir():
+        place.unlink()
+    top.rmdir()
+    again.settle(now())
+
+    assert top.is_dir()
+
+
+def test_where_no_cgroup_is_no_folder_is_made(pins, caplog):
+    top = pins.folder / "elsewhere/workers"
+    nowhere = Pins(pins.folder, replace(pins.rules, cgroup=top, same_user=False), system=pins.system)
+    words = f"{top} does not exist, and {top.parent} is not a cgroup (GPUFLEET_LOCAL_CGROUP)."
+
+    assert (nowhere.missing(), nowhere.unvouched(now())) == (words, words)
+    assert not top.parent.exists()
+
+
+def test_controllers_of_memory_and_time_are_enabled_too(pins, files):
+    """So that a worker that states only memory, and shares processors, gets its limit."""
+    begun(pins, stating(None))
+    assert [(place / "cgroup.subtree_control").read_text() for place in (files.top, files.top / "others")] == ["+cpuset +cpu +memory"] * 2
+
+    for place in (files.top, files.top / "others"):
+        (place / "cgroup.controllers").write_text("cpuset pids\n")
+        (place / "cgroup.subtree_control").write_text("")
+    begun(pins, stating(None, key="j-2.1"))
+    assert [(place / "cgroup.subtree_control").read_text() for place in (files.top, files.top / "others")] == ["+cpuset"] * 2
+
+
+@pytest.mark.parametrize(("code", "then"), [(errno.EINVAL, [["cpuset"], ["cpu"], ["memory"]]), (errno.EBUSY, [])])
+def test_a_controller_that_cannot_be_enabled_keeps_no_other_back(pins, files, monkeypatch, code, then):
+    """In a folder that holds processes none is: cpuset alone could be, and then its cgroups could hold none."""
+    tried = []
+
+    def enable(_control: Path, controllers: list[str]) -> None:
+        tried.append(controllers)
+        if "cpu" in controllers:
+            raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(local_pins, "_enable", enable)
+    with suppress(OSError):
+        local_pins._allow(files.top)
+    assert tried == [["cpuset", "cpu", "memory"], *then]
+
+
+def test_a_folder_without_the_controller_gets_it_from_its_parent_or_says_what_holds_processes(pins, files, monkeypatch):
+    files.cgroup(pins.folder)
+    (files.top / "cgroup.controllers").write_text("cpu\n")
+    assert "has no controller cpuset. Write +cpuset to" in pins.missing()
+    assert (pins.folder / "cgroup.subtree_control").read_text() == "+cpuset +cpu +memory"
+
+    def busy(_folder: Path) -> None:
+        raise OSError(errno.EBUSY, os.strerror(errno.EBUSY))
+
+    monkeypatch.setattr(local_pins, "_allow", busy)
+    assert f"{pins.folder} holds processes, so that its cgroups cannot have controllers. Under systemd state DelegateSubgroup" in pins.missing()
 
 
 def test_the_node_of_the_gpus_is_preferred(folder, files):
