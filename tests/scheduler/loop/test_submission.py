@@ -138,7 +138,7 @@ def test_every_fault_is_told_at_its_path() -> None:
     assert list(faults(gpus=1, launch={"command": ["x"], "shell": "x"})) == ["launch.shell"]
     assert list(faults(gpus=1, not_before="2026-11-20T13:00:00")) == ["not_before"]  # a time needs its zone
     assert list(faults(gpus=1, grace_s=float("nan"))) == ["grace_s"]
-    assert faults(gpus=1, grace_s=-1) == {"grace_s": ["At least 0."]}
+    assert faults(gpus=1, grace_s=-1) == {"grace_s": ["At least 0s."]}
     assert faults(roles=[{"gpus": 1, "cpus": 1.2345}]) == {"roles[0].cpus": ["At most three decimals are allowed, such as 1.5 or 0.125."]}
 
 
