@@ -230,7 +230,7 @@ def test_network_ports_are_found_with_what_their_links_carry(tmp_path):
 
 
 @pytest.mark.django_db
-def test_ports_are_imported_once_and_keep_the_rails_that_somebody_states(personas, monkeypatch):
+def test_ports_are_imported_once_and_keep_the_rails_that_somebody_states(personas):
     from scheduler.services.hardware.discovery import machine_document
 
     operator = personas.access("operator")
