@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 import textwrap
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -31,11 +32,24 @@ def now() -> datetime:
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
     yield tmp_path
-    for path in tmp_path.glob("runs/*/*/state.json"):
-        for process in json.loads(path.read_text())["processes"]:
+    until = time.monotonic() + 5
+    # One that is just begun anew has written down no process yet: its supervisor is gone once all of them are.
+    while _still_kept(tmp_path) and time.monotonic() < until:
+        time.sleep(0.05)
+
+
+def _still_kept(place: Path) -> bool:
+    """Kill what workers run; whether a supervisor is still there."""
+    supervised = False
+    for path in place.glob("runs/*/*/state.json"):
+        state = json.loads(path.read_text())
+        for process in state["processes"]:
             if processes.started_ticks(process["pid"]) == process["ticks"]:
                 with suppress(ProcessLookupError):
                     os.killpg(process["pid"], signal.SIGKILL)
+        keeper = state.get("supervisor")
+        supervised |= bool(keeper) and processes.started_ticks(keeper["pid"]) == keeper["ticks"]
+    return supervised
 
 
 @pytest.fixture
