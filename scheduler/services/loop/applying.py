@@ -1,13 +1,14 @@
 """Writing a plan down. Each decision is carried out only if its rows are as the snapshot saw them; the others are, whatever becomes of it.
 
-A decision that is dropped takes with it what depends on it: whoever was to get the places that its job would have left, or the room below a limit,
-and whoever would have been put out for a job that now does not start. What ended by itself meanwhile is in nobody's way. One transaction, and the
-lease's epoch is checked in it.
+A decision that is dropped takes with it what depends on it: whoever was to get the places that its job would have left, or the room below a limit or
+beside a window or power cap, and whoever would have been put out for a job that now does not start. What ended by itself meanwhile is in nobody's
+way. One transaction, and the lease's epoch is checked in it.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import cached_property
 
 from django.db import transaction
 
@@ -28,6 +29,7 @@ from scheduler.snapshots import Snapshot
 from scheduler.snapshots.tree import tree_revision
 
 GIVING_WAY = ("evict", "shrink")
+LEAVING = (*GIVING_WAY, "move")
 GETTING = ("start", "move", "repair", "grow")
 MOVED_ON = "Its job has moved on since the snapshot."
 TREE_CHANGED = "The quota tree has changed since the snapshot."
@@ -170,16 +172,24 @@ class _Applying:
         if served is not None and served.fault and decision.job not in needed:
             return IN_VAIN
         # Whoever was to give way for this job and does not: then it has no right to start, even on GPUs that are free.
-        # The same where the plan filled the room that another was to leave below a limit.
+        # The same where the plan filled the room that another was to leave below a limit, or for a window or power cap.
         if decision.action in GETTING:
             earlier, adds = True, decision.action in ("start", "grow")
             for other in self.items:
                 earlier = earlier and other is not item
-                if other.decision.action not in GIVING_WAY or not other.fault or self._is_gone(other):
+                if other.decision.action not in LEAVING or not other.fault or self._is_gone(other):
                     continue
-                if other.decision.for_job == decision.job or (earlier and adds and self._one_limit_holds(item, other)):
+                if other.decision.action in GIVING_WAY and other.decision.for_job == decision.job:
+                    return NO_ROOM
+                if earlier and (self._room_is_kept or (adds and other.decision.action in GIVING_WAY and self._one_limit_holds(item, other))):
                     return NO_ROOM
         return ""
+
+    @cached_property
+    def _room_is_kept(self) -> bool:
+        """Whether some of the fleet, or of its power, is kept for others. Where that is, and what is left beside it, follows from the whole plan."""
+        scenario = self.snapshot.scenario
+        return bool(scenario.windows or scenario.power.caps)
 
     def _one_limit_holds(self, *items: _Item) -> bool:
         """Whether a node of the tree limits all of these."""

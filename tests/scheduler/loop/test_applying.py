@@ -15,12 +15,14 @@ from scheduler.models import Attempt, Gpu, GpuMode, Job, JobEvent, JobState, Mig
 from scheduler.services.jobs.jobs import job_stop
 from scheduler.services.loop.applying import LEAVERS_FIRST, _goes_from, plan_apply
 from scheduler.services.loop.lease import lease_take
+from scheduler.services.power import cap_set
+from scheduler.services.windows.reservations import reservation_request
 from tests import builders
 from tests.builders import NOON
 from tests.invariants import fleet_faults
 from tests.scheduler.loop.test_lease import interrupted
 from tests.scheduler.loop.test_snapshots import take
-from tests.scheduler.loop.worlds import Loop, attempt_of, gpus_of, leaf, state, submit
+from tests.scheduler.loop.worlds import H100, Loop, attempt_of, gpus_of, leaf, state, submit
 from tests.scheduler.test_jobs import Blown, Fuse
 
 pytestmark = pytest.mark.django_db
@@ -79,6 +81,41 @@ def test_nobody_takes_the_room_below_a_limit_that_a_victim_does_not_leave(limit:
 
     assert (state(taken), state(stays), state(winner), state(third)) == (JobState.RUNNING, JobState.RUNNING, JobState.CANCELLED, becomes)
     assert not fleet_faults()
+
+
+@pytest.mark.parametrize(("kept", "becomes"), [(8, JobState.QUEUED), (None, JobState.STARTING)])
+def test_nobody_takes_the_room_of_a_window_that_a_victim_does_not_leave(kept: int | None, becomes: JobState, personas: Any) -> None:
+    """The same for a job of another team: of sixteen GPUs eight are kept idle for inference jobs, and the other eight are held."""
+    builders.node(gpus=8)
+    builders.node("gpu-02", gpus=8)
+    team = leaf("team", 8, 8)
+    loop, taken, stays = Loop(), submit(team, gpus=4, priority=10), submit(team, gpus=4, priority=90)
+    loop.tick()
+    loop.up(taken)
+    loop.up(stays)
+    if kept is not None:
+        begins = NOON + timedelta(minutes=30)
+        floor: dict[str, Any] = {"name": "Serving", "job_class": "inference", "gpu_type": H100, "gpus": kept, "starts_at": begins}
+        reservation_request(access=personas.access("superuser"), given=floor, now=NOON)
+    loop.after(hours=1)
+    winner, third = submit(team, gpus=2, at=loop.now, priority=80), submit(leaf("other"), gpus=2, at=loop.now, priority=5)
+    interrupted(loop, lambda: cancel(winner, loop.now))
+    loop.tick()
+
+    assert (state(taken), state(stays), state(winner), state(third)) == (JobState.RUNNING, JobState.RUNNING, JobState.CANCELLED, becomes)
+
+
+@pytest.mark.parametrize(("watts", "becomes"), [(5600, JobState.QUEUED), (None, JobState.STARTING)])
+def test_nobody_takes_the_power_that_a_victim_does_not_leave(watts: int | None, becomes: JobState, personas: Any) -> None:
+    loop, taken, lender = borrowed_fleet()
+    if watts is not None:
+        cap_set(access=personas.access("operator"), given={"watts": watts}, now=loop.now)
+    builders.node("l40s-01", gpus=4, type_name="L40S")
+    owner, third = submit(lender, gpus=4, at=loop.now), submit(gpus=2, at=loop.now, spec={"gpu_types": ["L40S"]})
+    interrupted(loop, lambda: cancel(owner, loop.now))
+    loop.tick()
+
+    assert (state(taken), state(owner), state(third)) == (JobState.RUNNING, JobState.CANCELLED, becomes)
 
 
 def test_a_victim_that_ended_by_itself_stands_in_nobodys_way() -> None:
