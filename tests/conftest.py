@@ -157,12 +157,12 @@ def _nothing_left_over(request: pytest.FixtureRequest, monkeypatch: pytest.Monke
     """Each test has its own channel layer (its queues belong to one event loop), an empty cache (sign-in rate limits live there), and no fleet."""
     channel_layers.backends.clear()
     cache.clear()
-    if "db" in request.fixturenames or "scheduler.services.forecasts.fitting" in sys.modules:
-        from scheduler.services.forecasts import fitting
+    if "db" in request.fixturenames or "scheduler.services.forecasts.grounds" in sys.modules:
+        from scheduler.services.forecasts import grounds
 
-        fitting.GROUNDS.forget()
+        grounds.GROUNDS.forget()
         # A thread would not see what a test's transaction holds: the fleet is read in the thread of whoever asks.
-        monkeypatch.setattr(fitting.Grounds, "_beside", fitting.Grounds._make_and_tell)
+        monkeypatch.setattr(grounds.Grounds, "_beside", grounds.Grounds._make_and_tell)
     for name in SNAPSHOTS_KEPT:
         if name in sys.modules:
             monkeypatch.setattr(sys.modules[name], "_snapshots", sys.modules["scheduler.snapshots"].Snapshots())

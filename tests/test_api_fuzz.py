@@ -31,7 +31,7 @@ from schemathesis.specs.openapi.checks import negative_data_rejection, positive_
 
 from gpufleet.api import api  # noqa: E402
 from scheduler.models import JobState  # noqa: E402
-from scheduler.services.forecasts import fitting  # noqa: E402
+from scheduler.services.forecasts import grounds  # noqa: E402
 from tests import builders  # noqa: E402
 from tests.personas import Personas  # noqa: E402
 
@@ -332,7 +332,7 @@ def test_requests_that_follow_from_answers_find_no_fault(caller):
             super().setup()
             self.before = transaction.savepoint()
             cache.clear()
-            fitting.GROUNDS.forget()
+            grounds.GROUNDS.forget()
 
         def teardown(self):
             transaction.savepoint_rollback(self.before)

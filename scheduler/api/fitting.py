@@ -14,7 +14,8 @@ from scheduler.api.jobs import SUBMISSION
 from scheduler.api.lists import answered
 from scheduler.api.why import ReasonOut
 from scheduler.presenters.fitting import fit_facts
-from scheduler.services.forecasts.fitting import AGAIN_SECONDS, fit_of
+from scheduler.services.forecasts.fitting import fit_of
+from scheduler.services.forecasts.grounds import AGAIN_SECONDS
 
 router = Router(tags=["Jobs"])
 

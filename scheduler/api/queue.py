@@ -18,7 +18,7 @@ from scheduler.jobs.lists import QUEUE
 from scheduler.presenters.queue import QueueLine, queue_lines
 from scheduler.selectors.jobs import jobs_listed
 from scheduler.selectors.queue import queue_part, turns_matching, turns_visible
-from scheduler.services.forecasts.fitting import GROUNDS
+from scheduler.services.forecasts.grounds import GROUNDS
 
 router = Router(tags=["Jobs"])
 EXAMPLE: dict[str, Any] = {

@@ -20,7 +20,7 @@ from scheduler.selectors.discretion import Discretion
 from scheduler.selectors.foreseen import foreseen_start
 from scheduler.selectors.jobs import WAITING, job_for, job_rows, job_waits_for, may_steer
 from scheduler.selectors.predictions import Record, prediction_of, record_of
-from scheduler.services.forecasts.fitting import GROUNDS
+from scheduler.services.forecasts.grounds import GROUNDS
 from scheduler.services.forecasts.outlooks import outlook_now
 
 router = Router(tags=["Jobs"])

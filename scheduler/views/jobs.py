@@ -90,7 +90,7 @@ from scheduler.selectors.scaling import is_service, replicas_told
 from scheduler.selectors.schedules import schedule_of
 from scheduler.selectors.suggestions import OF_TEAMS, filter_suggestions
 from scheduler.selectors.templates import template_of
-from scheduler.services.forecasts.fitting import GROUNDS
+from scheduler.services.forecasts.grounds import GROUNDS
 from scheduler.services.forecasts.outlooks import outlook_now
 from scheduler.services.forecasts.replicas import replica_awaited
 from scheduler.services.jobs.bulk import Action, asked_checked, jobs_preview

@@ -48,7 +48,7 @@ from scheduler.selectors.nodes import (
     plan_of,
     planned_count,
 )
-from scheduler.services.forecasts.fitting import placeless_after
+from scheduler.services.forecasts.grounds import placeless_after
 from scheduler.services.hardware.draining import MOST_NODES, Back, drain_checked, nodes_drain, nodes_drain_undo
 from scheduler.services.hardware.hardware import (
     REASON_LENGTH,

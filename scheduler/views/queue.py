@@ -21,7 +21,7 @@ from scheduler.presenters.bulk import CHOICES
 from scheduler.presenters.queue import QueueLine, queue_lines
 from scheduler.selectors.loop import standstill_now
 from scheduler.selectors.queue import queue_part, turns_matching, turns_visible
-from scheduler.services.forecasts.fitting import AGAIN_SECONDS, GROUNDS, Queue
+from scheduler.services.forecasts.grounds import AGAIN_SECONDS, GROUNDS, Queue
 from scheduler.views.jobs import job_tabs
 from scheduler.views.queue_filters import queue_asked
 from scheduler.views.view_tabs import opened_with, views_shown

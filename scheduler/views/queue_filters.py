@@ -11,7 +11,7 @@ from scheduler.jobs.lists import QUEUE
 from scheduler.models import Job
 from scheduler.selectors.jobs import jobs_listed, jobs_named
 from scheduler.selectors.queue import turns_matching, turns_visible
-from scheduler.services.forecasts.fitting import GROUNDS
+from scheduler.services.forecasts.grounds import GROUNDS
 
 SHOWN = 50
 OF_THE_PAGE = ("page", "job")

@@ -9,7 +9,7 @@ from gpufleet.web import Can, access_of, requires
 from scheduler.jobs.writing import description_again
 from scheduler.presenters.sooner import proposals
 from scheduler.selectors.jobs import WAITING, job_for, must_steer
-from scheduler.services.forecasts.fitting import AGAIN_SECONDS
+from scheduler.services.forecasts.grounds import AGAIN_SECONDS
 from scheduler.services.forecasts.sooner import job_sooner
 
 

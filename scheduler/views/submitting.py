@@ -40,7 +40,8 @@ from scheduler.selectors.jobs import drafts_of, job_for, may_steer, quota_last_u
 from scheduler.selectors.nodes import node_sizes
 from scheduler.selectors.suggestions import teams_to_submit
 from scheduler.selectors.templates import template_named, templates_visible
-from scheduler.services.forecasts.fitting import AGAIN_SECONDS, fit_checked
+from scheduler.services.forecasts.fitting import fit_checked
+from scheduler.services.forecasts.grounds import AGAIN_SECONDS
 from scheduler.services.forecasts.presets import preset_fits
 from scheduler.services.jobs.submission import Checked, submissions_judge, submissions_write
 from scheduler.services.jobs.templates import draft_delete, draft_save

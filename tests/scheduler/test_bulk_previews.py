@@ -19,7 +19,7 @@ from quotas.models import QuotaShare
 from scheduler.api.bulk import foreseen
 from scheduler.models import Dependency, Job, JobState
 from scheduler.presenters.bulk import bulk_view, preview_sentences
-from scheduler.services.forecasts import fitting
+from scheduler.services.forecasts import fitting, grounds
 from scheduler.services.jobs.bulk import Following, asked_checked, jobs_preview, jobs_steer
 from scheduler.services.jobs.jobs import job_hold
 from scheduler.services.loop.timers import dependencies_settle
@@ -149,7 +149,7 @@ def test_a_preview_says_who_would_start_then(personas, full):
     Loop().tick()
 
     def starts(who: str, action: str, *jobs: Job, priority: int | None = None) -> Any:
-        fitting.GROUNDS.forget()
+        grounds.GROUNDS.forget()
         asked = asked_checked(action=action, jobs=[(found.public_id, None) for found in jobs], priority=priority)
         found = jobs_preview(access=personas.access(who), asked=asked, now=NOON + timedelta(minutes=5)).following
         assert found is not None
@@ -178,8 +178,8 @@ def test_a_preview_names_who_is_preempted_who_waits_longer_and_who_is_notified(p
     loop.tick()
     loop.up(low)
     between, urgent = submit(ours, gpus=8, priority=39), submit(ours, gpus=8, priority=30)
-    fitting.GROUNDS.forget()
-    fitting.GROUNDS.read(NOON + timedelta(hours=2))
+    grounds.GROUNDS.forget()
+    grounds.GROUNDS.read(NOON + timedelta(hours=2))
     asked = asked_checked(action="priority", jobs=[(urgent.public_id, None)], priority=90)
 
     preview = jobs_preview(access=personas.access("operator"), asked=asked, now=NOON + timedelta(hours=2))
@@ -210,7 +210,7 @@ def test_a_preview_of_letting_go_says_which_of_them_start(personas):
         QuotaShare.objects.create(node=personas.nodes[path], gpu_type=H100, guaranteed_milli=8000, limit_milli=None)
     held = [job_hold(job=submit(personas.nodes["acme/research/nlp"], gpus=8), now=NOON) for _ in range(2)]
     Job.objects.filter(pk=held[0].pk).update(retry_at=NOON + timedelta(hours=1))  # a release ends the wait for its next try too
-    fitting.GROUNDS.forget()
+    grounds.GROUNDS.forget()
     asked = asked_checked(action="release", jobs=[(found.public_id, None) for found in held])
 
     found = jobs_preview(access=personas.access("team_lead"), asked=asked, now=NOON + timedelta(minutes=5)).following
@@ -226,8 +226,8 @@ def ground(personas) -> list[Job]:
     for path in ("acme", "acme/research", "acme/research/nlp"):
         QuotaShare.objects.create(node=personas.nodes[path], gpu_type=H100, guaranteed_milli=8000, limit_milli=None)
     jobs = [submit(personas.nodes["acme/research/nlp"], gpus=gpus) for gpus in (1, 2, 4, 8)]
-    fitting.GROUNDS.forget()
-    fitting.GROUNDS.read(NOON)
+    grounds.GROUNDS.forget()
+    grounds.GROUNDS.read(NOON)
     return jobs
 
 
@@ -237,9 +237,9 @@ def test_previews_leave_next_to_nothing_with_what_trials_keep(personas, ground, 
     if action == "release":
         for one in ground:
             job_hold(job=one, now=NOON)
-        fitting.GROUNDS.forget()
-        fitting.GROUNDS.read(NOON)
-    side = fitting.GROUNDS._serving
+        grounds.GROUNDS.forget()
+        grounds.GROUNDS.read(NOON)
+    side = grounds.GROUNDS._serving
     forms, counted = len(side.ground.kept.state.forms), side.kinds
     asked = asked_checked(action=action, jobs=[(one.public_id, None) for one in ground], priority=80 if action == "priority" else None)
 
@@ -263,28 +263,28 @@ class Slow(list[Any]):
 
 
 def test_a_slow_preview_holds_up_nobody_who_asks_whether_a_job_fits(personas, ground, monkeypatch):
-    grounds, slow = fitting.GROUNDS, Slow()
-    monkeypatch.setattr(fitting, "LONG_PATIENCE_SECONDS", 0.05)
+    slow = Slow()
+    monkeypatch.setattr(grounds, "LONG_PATIENCE_SECONDS", 0.05)
     found: list[Any] = []
 
     def changed(jobs: Any, kinds: Any) -> Any:
         slow.extend(jobs[:-1])
         return slow
 
-    thread = threading.Thread(target=lambda: found.append(grounds.sequel(changed, NOON)))
+    thread = threading.Thread(target=lambda: found.append(grounds.GROUNDS.sequel(changed, NOON)))
     thread.start()
     try:
         assert slow.asked.wait(10)
         wish = {"name": "train", "quota": "acme/research/nlp", "gpus": 8}
         assert fitting.fit_of(access=personas.access("team_lead"), description=wish, now=NOON) is not None
         # A second preview waits for its turn, and not for ever.
-        assert grounds.sequel(lambda jobs, kinds: list(jobs), NOON) is None
+        assert grounds.GROUNDS.sequel(lambda jobs, kinds: list(jobs), NOON) is None
         assert found == []
     finally:
         slow.let.set()
         thread.join(20)
     assert [one is not None for one in found] == [True]
-    assert grounds.sequel(lambda jobs, kinds: jobs, NOON) == fitting.Sequel(NOON, ())
+    assert grounds.GROUNDS.sequel(lambda jobs, kinds: jobs, NOON) == grounds.Sequel(NOON, ())
 
 
 def test_people_can_steer_also_where_nobody_can_say_who_starts_then(personas, ours, monkeypatch, caplog):

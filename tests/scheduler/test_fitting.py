@@ -23,7 +23,7 @@ from scheduler.jobs.template_rules import SHIPPED_BY_REF
 from scheduler.models import Job
 from scheduler.presenters.fitting import fit_view
 from scheduler.selectors.templates import templates_visible
-from scheduler.services.forecasts import fitting, presets
+from scheduler.services.forecasts import fitting, grounds, presets
 from scheduler.services.forecasts.fitting import Fit, fit_of
 from scheduler.services.forecasts.presets import PresetFits, preset_fits
 from scheduler.services.forecasts.proposals import changed
@@ -44,7 +44,7 @@ def promise(personas: Any, path: str, guaranteed: int, limit: int | None = None)
 
 
 def fit(access: Access, at: Any = NOON, **description: Any) -> Fit:
-    fitting.GROUNDS.forget()
+    grounds.GROUNDS.forget()
     return told(access, {"name": "train", "quota": PATH, "gpus": 8} | description, at)
 
 
@@ -269,8 +269,8 @@ def test_an_old_fleet_serves_on_while_it_is_read_anew(two_nodes, monkeypatch):
     wish = {"name": "a", "quota": PATH, "gpus": 8}
     first = told(access, wish, NOON)
     asked = []
-    monkeypatch.setattr(fitting.Grounds, "_beside", lambda grounds, at: asked.append(at))  # as if it took long
-    monkeypatch.setattr(fitting, "PATIENCE_SECONDS", 0.01)
+    monkeypatch.setattr(grounds.Grounds, "_beside", lambda grounds, at: asked.append(at))  # as if it took long
+    monkeypatch.setattr(grounds, "PATIENCE_SECONDS", 0.01)
 
     submit(two_nodes.nodes[PATH])  # asks the loop for a plan, but none was made yet
     assert told(access, wish, NOON + timedelta(seconds=10)).as_of == first.as_of
@@ -289,10 +289,10 @@ def test_a_fleet_that_takes_long_to_read_is_read_less_often(two_nodes, monkeypat
     told(access, wish, NOON)
     asked = []
     questions = []
-    monkeypatch.setattr(fitting.Grounds, "_beside", lambda grounds, at: asked.append(at))
-    decided = fitting.decided_now
-    monkeypatch.setattr(fitting, "decided_now", lambda: questions.append(1) or decided())
-    fitting.GROUNDS._serving.took = timedelta(seconds=3)
+    monkeypatch.setattr(grounds.Grounds, "_beside", lambda grounds, at: asked.append(at))
+    decided = grounds.decided_now
+    monkeypatch.setattr(grounds, "decided_now", lambda: questions.append(1) or decided())
+    grounds.GROUNDS._serving.took = timedelta(seconds=3)
     submit(two_nodes.nodes[PATH])
     Loop().after(seconds=1).tick()
 
@@ -310,18 +310,18 @@ def test_nobody_else_waits_while_futures_are_played_for_a_job(two_nodes, monkeyp
     run(two_nodes, PATH, limit_seconds=7200)
     small = {"name": "small", "quota": PATH, "gpus": 1}
     (checked,) = submissions_check(access=two_nodes.access("submitter"), descriptions=[small], now=NOON)
-    play, answered = fitting.waits_foreseen, []
+    play, answered = grounds.waits_foreseen, []
 
     def playing(*args: Any, **named: Any) -> Any:
         another = Thread(
-            target=lambda: answered.append(fitting.GROUNDS.trial(lambda side: fitting.job_of(checked, side), NOON, dated=False)), daemon=True
+            target=lambda: answered.append(grounds.GROUNDS.trial(lambda side: fitting.job_of(checked, side), NOON, dated=False)), daemon=True
         )
         another.start()
         another.join(timeout=20)
         assert answered, "it waits for the futures"
         return play(*args, **named)
 
-    monkeypatch.setattr(fitting, "waits_foreseen", playing)
+    monkeypatch.setattr(grounds, "waits_foreseen", playing)
     found = fit(two_nodes.access("submitter"), workers=2, limit_s=600)
 
     assert found.verdict == "later"
@@ -351,12 +351,12 @@ def test_a_job_that_never_starts_is_told_neither_its_quota_nor_its_cost(two_node
 
 def test_presets_say_nothing_of_a_fleet_that_was_read_too_long_ago(two_nodes, monkeypatch):
     access = two_nodes.access("submitter")
-    fitting.GROUNDS.forget()
-    fitting.GROUNDS.read(NOON)
+    grounds.GROUNDS.forget()
+    grounds.GROUNDS.read(NOON)
     assert preset_fits(access=access, templates=templates_visible(access), now=NOON + timedelta(seconds=30)).found
     asked = []
-    monkeypatch.setattr(fitting.Grounds, "_beside", lambda grounds, at: asked.append(at))
-    monkeypatch.setattr(fitting, "PATIENCE_SECONDS", 0.01)
+    monkeypatch.setattr(grounds.Grounds, "_beside", lambda grounds, at: asked.append(at))
+    monkeypatch.setattr(grounds, "PATIENCE_SECONDS", 0.01)
 
     late = NOON + timedelta(minutes=6)
     assert preset_fits(access=access, templates=templates_visible(access), now=late) == PresetFits({}, more=True)
@@ -369,15 +369,15 @@ def test_presets_play_no_futures_and_read_a_few_rows_however_many_there_are(two_
     for _ in range(2):
         run(two_nodes, PATH, limit_seconds=7200)
     Budget.objects.create(public_id="b-1", quota=two_nodes.nodes[PATH], name="year", unit="gpu_hours", amount=1_000_000, period="year")
-    fitting.GROUNDS.forget()
-    fitting.GROUNDS.read(NOON)
-    monkeypatch.setattr(fitting, "waits_foreseen", None)
+    grounds.GROUNDS.forget()
+    grounds.GROUNDS.read(NOON)
+    monkeypatch.setattr(grounds, "waits_foreseen", None)
     monkeypatch.setattr(presets, "PATIENCE_SECONDS", 60.0)
 
     shown = templates_visible(access)
 
     def asked(most: int) -> tuple[PresetFits, int]:
-        fitting.GROUNDS._serving.answers.clear()
+        grounds.GROUNDS._serving.answers.clear()
         with CaptureQueriesContext(connection) as queries:
             return preset_fits(access=access, templates=shown[:most], now=NOON), len(queries)
 
@@ -388,8 +388,8 @@ def test_presets_play_no_futures_and_read_a_few_rows_however_many_there_are(two_
 
 def test_presets_that_take_longer_than_a_page_waits_are_told_in_turns(two_nodes, monkeypatch):
     access = two_nodes.access("submitter")
-    fitting.GROUNDS.forget()
-    fitting.GROUNDS.read(NOON)
+    grounds.GROUNDS.forget()
+    grounds.GROUNDS.read(NOON)
     monkeypatch.setattr(presets, "PATIENCE_SECONDS", 0.0)
     tried = []
     start_checked = fitting.start_checked
@@ -406,8 +406,8 @@ def test_presets_that_take_longer_than_a_page_waits_are_told_in_turns(two_nodes,
 def test_while_a_fleet_is_read_for_the_first_time_one_is_asked_to_come_again(two_nodes, monkeypatch):
     client = two_nodes.client("submitter")
     readings = []
-    monkeypatch.setattr(fitting.Grounds, "_beside", lambda grounds, at: readings.append(at))
-    monkeypatch.setattr(fitting, "PATIENCE_SECONDS", 0.01)
+    monkeypatch.setattr(grounds.Grounds, "_beside", lambda grounds, at: readings.append(at))
+    monkeypatch.setattr(grounds, "PATIENCE_SECONDS", 0.01)
     wish = {"name": "a", "quota": PATH, "gpus": 4}
 
     for _ in range(2):
@@ -418,7 +418,7 @@ def test_while_a_fleet_is_read_for_the_first_time_one_is_asked_to_come_again(two
     assert 'data-again="1000"' in page.json()["fit"]
     assert client.post("/api/v1/fit", {"name": "a"}, content_type="application/json").status_code == 422, "faults are told at once"
 
-    fitting.GROUNDS._make_and_tell(readings[0])
+    grounds.GROUNDS._make_and_tell(readings[0])
     assert client.post("/api/v1/fit", wish, content_type="application/json").status_code == 200
 
 
@@ -426,7 +426,7 @@ def test_a_fleet_that_can_not_be_read_is_told_once_and_tried_again(two_nodes, mo
     access = two_nodes.access("submitter")
     wish = {"name": "a", "quota": PATH, "gpus": 4}
     with monkeypatch.context() as broken:
-        broken.setattr(fitting, "policy", lambda: 1 // 0)
+        broken.setattr(grounds, "policy", lambda: 1 // 0)
         assert fit_of(access=access, description=wish, now=NOON) is None
         with pytest.raises(ZeroDivisionError):
             fit_of(access=access, description=wish, now=NOON)
@@ -492,7 +492,7 @@ def test_it_is_tried_where_the_work_costs_least_if_it_says_so_or_the_fleet_does(
     assert [one.gpu_type for one in stated.on_types] == [A100, H100], "whatever its speeds"
 
     QuotaNode.objects.filter(parent=None).update(policy={"type_choice": "cheapest"})
-    fitting.GROUNDS.forget()
+    grounds.GROUNDS.forget()
     assert fit(lead, **half).gpu_type == A100
     assert fit(lead, type_choice="fastest", **half).gpu_type == H100
 

@@ -11,7 +11,7 @@ from gpufleet.core.models import AuditEntry
 from gpufleet.core.times import now
 from quotas.models import QuotaShare
 from scheduler.models import Attempt, Job, JobEvent, JobState, Order, OrderKind
-from scheduler.services.forecasts import fitting
+from scheduler.services.forecasts import grounds
 from scheduler.services.jobs.jobs import job_hold, job_stop
 from scheduler.services.jobs.prices import price_of
 from tests.builders import NOON, attempt, job, node, placement, rate
@@ -247,8 +247,8 @@ def test_what_a_restart_comes_to_is_told_before(personas, gang):
     rate(H100, since=now() - timedelta(days=1), micros=2_000_000)
     waits = job("waits", on=personas.nodes["acme/research/vision"], submitted_at=now() - timedelta(minutes=5), gpus_milli=1000)
     Attempt.objects.filter(job=gang).update(started_at=now() - timedelta(hours=3), running_at=now() - timedelta(hours=3))
-    fitting.GROUNDS.forget()
-    fitting.GROUNDS.read(now())
+    grounds.GROUNDS.forget()
+    grounds.GROUNDS.read(now())
 
     told = page(personas.client("superuser"), "job_restart", gang)
     preview = html.unescape(told[told.index('id="change-preview"') :])
@@ -320,8 +320,8 @@ def test_a_change_says_what_becomes_of_it_before_it_is_saved_and_is_undone(clien
     Job.objects.filter(pk=mine.pk).update(spec=spec, gpus_milli=8000)
     for path in ("acme", "acme/research", TEAM):
         QuotaShare.objects.create(node=personas.nodes[path], gpu_type="H100-SXM-80GB", guaranteed_milli=8000, limit_milli=None)
-    fitting.GROUNDS.forget()
-    fitting.GROUNDS.read(now())
+    grounds.GROUNDS.forget()
+    grounds.GROUNDS.read(now())
     rate("H100-SXM-80GB", since=NOON, micros=2_500_000)
     fields = fields_in(page(client, "job_change", mine))
     assert "Nothing is changed so far." in page(client, "job_change", mine)
@@ -385,14 +385,14 @@ def test_an_address_with_values_shows_the_page_at_once_and_has_their_effect_fetc
 def test_a_job_that_was_evicted_once_is_previewed_too_and_its_name_plans_nothing(client, mine):
     spec = {**ELASTIC, "roles": [{**ELASTIC["roles"][0], "min": 8, "max": 8}]}  # more than there is, so it waits
     Job.objects.filter(pk=mine.pk).update(evictions=1, last_evicted_at=NOON, spec=spec, gpus_milli=8000)
-    fitting.GROUNDS.forget()
-    fitting.GROUNDS.read(now())
+    grounds.GROUNDS.forget()
+    grounds.GROUNDS.read(now())
     fields = fields_in(page(client, "job_change", mine))
 
     for typed in ({"priority": "70"}, {"name": "other"}):
         told = previewed(client, mine, fields | typed)
         assert "cannot be computed" not in told and "No owner is notified." in told
-    assert "decided" in fitting.GROUNDS._serving.answers
-    fitting.GROUNDS._serving.answers.clear()
+    assert "decided" in grounds.GROUNDS._serving.answers
+    grounds.GROUNDS._serving.answers.clear()
     previewed(client, mine, fields | {"labels": "run=9"})
-    assert not fitting.GROUNDS._serving.answers, "what no plan depends on is not planned"
+    assert not grounds.GROUNDS._serving.answers, "what no plan depends on is not planned"

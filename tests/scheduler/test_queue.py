@@ -16,7 +16,7 @@ from scheduler.engine.model.values import Job as EngineJob
 from scheduler.engine.tell.turns import OF_JOBS, OF_NODES, Side, Turn
 from scheduler.models import Job
 from scheduler.presenters.queue import _OF_JOBS, _OF_NODES, ordinal, why_there
-from scheduler.services.forecasts import fitting
+from scheduler.services.forecasts import grounds
 from scheduler.services.jobs.steering import job_cancel
 from tests import builders
 from tests.builders import NOON
@@ -40,7 +40,7 @@ def busy(personas: Any) -> Any:
     loop.tick()
     for one in held:
         loop.up(one)
-    fitting.GROUNDS.forget()
+    grounds.GROUNDS.forget()
     return personas
 
 
@@ -56,7 +56,7 @@ def queued(busy: Any) -> dict[str, Job]:
         "seen": wait(busy, VISION, "seen", 2),
         "theirs": wait(busy, SEARCH, "theirs", 4),
     }
-    fitting.GROUNDS.read(now())
+    grounds.GROUNDS.read(now())
     return made
 
 
@@ -147,7 +147,7 @@ def test_filters_leave_the_order_and_the_turns(busy, address, names):
     theirs = wait(busy, SEARCH, "theirs", 4)
     Job.objects.filter(pk=theirs.pk).update(state="preempted")
     builders.outlook(urgent, "No room in the quota.", code="limit")
-    fitting.GROUNDS.read(now())
+    grounds.GROUNDS.read(now())
     every = shown(busy, "operator", "")
     assert len(every) == 4
 
@@ -196,7 +196,7 @@ def test_the_list_alone_is_answered_to_its_own_filters(busy, queued):
 def test_pages_keep_the_filters(busy):
     for number in range(60):
         wait(busy, (NLP, VISION)[number % 2], f"job-{number}", number)
-    fitting.GROUNDS.read(now())
+    grounds.GROUNDS.read(now())
 
     page = get(busy, "operator", "/jobs/queue/?team=nlp&size=25")
 
@@ -228,8 +228,8 @@ def test_all_that_match_are_those_of_the_queue_in_its_order(busy, queued, monkey
     """Not those that run, nor those that have no turn."""
     held = wait(busy, NLP, "held", 5)
     Job.objects.filter(pk=held.pk).update(held_at=NOON)
-    fitting.GROUNDS.forget()
-    fitting.GROUNDS.read(now())
+    grounds.GROUNDS.forget()
+    grounds.GROUNDS.read(now())
 
     def sent(**fields: Any) -> list[str]:
         return re.findall(r'name="job" value="(j-\d+):', chosen(busy, "superuser", all="1", **fields).content.decode())
@@ -244,9 +244,9 @@ def test_all_that_match_are_those_of_the_queue_in_its_order(busy, queued, monkey
 
 
 def test_while_the_fleet_is_read_nothing_is_done_to_all_that_match(busy, monkeypatch):
-    fitting.GROUNDS.forget()
-    monkeypatch.setattr(fitting.Grounds, "_beside", lambda grounds, at: None)
-    monkeypatch.setattr(fitting, "PATIENCE_SECONDS", 0.01)
+    grounds.GROUNDS.forget()
+    monkeypatch.setattr(grounds.Grounds, "_beside", lambda grounds, at: None)
+    monkeypatch.setattr(grounds, "PATIENCE_SECONDS", 0.01)
 
     answer = chosen(busy, "superuser", all="1")
     assert answer.status_code == 409
@@ -274,8 +274,8 @@ def test_pages_go_on_where_the_one_before_ended(busy, queued):
 
 def test_a_page_of_many_asks_no_more_than_one_of_few(busy):
     def asked(who: str) -> tuple[int, int]:
-        fitting.GROUNDS.forget()
-        fitting.GROUNDS.read(now())
+        grounds.GROUNDS.forget()
+        grounds.GROUNDS.read(now())
         counts = []
         for address in ("/jobs/queue/", "/jobs/queue/?class=batch&blocker=capacity&team=acme&type=H100"):
             busy.client(who).get(address)
@@ -295,7 +295,7 @@ def test_a_page_of_many_asks_no_more_than_one_of_few(busy):
 
 def test_the_page_of_a_job_opens_where_it_stands(busy):
     made = [wait(busy, NLP, f"job-{number}", 1, priority=number) for number in range(70)]
-    fitting.GROUNDS.read(now())
+    grounds.GROUNDS.read(now())
 
     page = get(busy, "viewer", f"/jobs/queue/?job={made[0].public_id}")
     assert f'href="/jobs/{made[0].public_id}/"' in page
@@ -323,15 +323,15 @@ def test_a_jobs_page_says_its_turn_where_the_order_is_at_hand_and_works_out_none
 
     turn = next(row for row in order(busy, "viewer")["items"] if row["name"] == "old")
     assert f"{ordinal(turn['turn'])} in the queue</a>: {turn['why']}" in get(busy, "viewer", address)
-    monkeypatch.setattr(fitting.Grounds, "_see_to_it", None)
+    monkeypatch.setattr(grounds.Grounds, "_see_to_it", None)
     assert "priority 80 goes before 50" in get(busy, "viewer", address), "nothing is read for it"
 
 
 def test_while_the_fleet_is_read_one_is_asked_to_come_again(busy, monkeypatch):
     readings: list[Any] = []
-    fitting.GROUNDS.forget()
-    monkeypatch.setattr(fitting.Grounds, "_beside", lambda grounds, at: readings.append(at))
-    monkeypatch.setattr(fitting, "PATIENCE_SECONDS", 0.01)
+    grounds.GROUNDS.forget()
+    monkeypatch.setattr(grounds.Grounds, "_beside", lambda grounds, at: readings.append(at))
+    monkeypatch.setattr(grounds, "PATIENCE_SECONDS", 0.01)
 
     answer = busy.client("viewer").get("/api/v1/jobs/queue")
     assert (answer.status_code, answer["Retry-After"], answer.json()["retry_after_s"]) == (202, "1", 1)
@@ -340,7 +340,7 @@ def test_while_the_fleet_is_read_one_is_asked_to_come_again(busy, monkeypatch):
     assert "Computing the order" in page.content.decode()
     assert len(readings) == 1
 
-    fitting.GROUNDS._make_and_tell(readings[0])
+    grounds.GROUNDS._make_and_tell(readings[0])
     page = busy.client("viewer").get("/jobs/queue/")
     assert "Refresh" not in page
     assert "The queue is empty." in page.content.decode()
@@ -348,8 +348,8 @@ def test_while_the_fleet_is_read_one_is_asked_to_come_again(busy, monkeypatch):
 
 def test_the_order_is_worked_out_once_for_each_reading(busy, queued, monkeypatch):
     asked: list[int] = []
-    turns = fitting.turns
-    monkeypatch.setattr(fitting, "turns", lambda *words: asked.append(1) or turns(*words))
+    turns = grounds.turns
+    monkeypatch.setattr(grounds, "turns", lambda *words: asked.append(1) or turns(*words))
     for _ in range(3):
         order(busy, "viewer")
         order(busy, "operator")

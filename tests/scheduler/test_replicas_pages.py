@@ -6,7 +6,7 @@ import pytest
 
 from gpufleet.core.times import now
 from scheduler.models import Job, JobState, Scaling, WorkerState
-from scheduler.services.forecasts.fitting import GROUNDS
+from scheduler.services.forecasts.grounds import GROUNDS
 from tests.builders import attempt, job, node, placement, spec_of
 
 pytestmark = pytest.mark.django_db

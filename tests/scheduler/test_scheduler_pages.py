@@ -13,7 +13,7 @@ from scheduler.models import (
     Lease,
     Order,
 )
-from scheduler.services.forecasts import fitting
+from scheduler.services.forecasts import fitting, grounds
 from tests.builders import NOON, cluster, job, node, outlook, plan
 from tests.scheduler.read_pages import text
 
@@ -148,7 +148,7 @@ def test_whoever_waits_is_told_that_the_scheduler_is_paused(personas, ours):
 def test_no_start_is_promised_while_the_scheduler_is_paused(personas, ours):
     node(gpus=4)
     description = {"name": "train", "quota": ours.path, "gpus": 1}
-    fitting.GROUNDS.forget()
+    grounds.GROUNDS.forget()
     assert fitting.fit_of(access=personas.access("submitter"), description=description, now=NOON).verdict == "now"
     paused()
 

@@ -14,7 +14,7 @@ from scheduler.jobs.reading import change_read
 from scheduler.jobs.writing import description_again
 from scheduler.models import Dependency, Job, JobState
 from scheduler.presenters.sooner import proposals
-from scheduler.services.forecasts import fitting, sooner
+from scheduler.services.forecasts import grounds, sooner
 from scheduler.services.forecasts.sooner import DEPENDS, HELD, NO_BUDGET, NOT_ASKED, NOT_DUE, NOT_YOURS, PROMISED, Sooner, job_sooner
 from scheduler.services.jobs.edits import job_clone, job_edit
 from scheduler.services.jobs.steering import job_cancel
@@ -58,8 +58,8 @@ def waits(loop: Loop, world: Any, **fields: Any) -> Job:
 
 
 def asked(world: Any, job: Job, loop: Loop, who: str = "submitter") -> Sooner:
-    fitting.GROUNDS.forget()
-    fitting.GROUNDS.read(loop.now)
+    grounds.GROUNDS.forget()
+    grounds.GROUNDS.read(loop.now)
     found = job_sooner(access=world.access(who), job=job, description=description_again(job, with_launch=True), now=loop.now)
     assert found is not None
     return found
@@ -150,7 +150,7 @@ def test_who_has_been_promised_his_gpus_is_told_so(world, loop):
 
 def test_a_fleet_that_was_read_before_the_job_came_is_not_the_answer(world, loop):
     run(loop, world, gpus=8, workers=2)
-    fitting.GROUNDS.read(loop.now)
+    grounds.GROUNDS.read(loop.now)
     loop.after(seconds=2)
     submitted = submit(world.nodes[OURS], gpus=8, owner=world.users["submitter"])
     Job.objects.filter(pk=submitted.pk).update(state_since=loop.now)
@@ -194,15 +194,15 @@ def test_a_trial_leaves_the_fleet_as_it_was(world, loop):
     job = waits(loop, world, gpus=4, workers=2)
     other = waits(loop, world, gpus=8, workers=2)
     first, second = asked(world, job, loop), asked(world, other, loop)
-    fitting.GROUNDS.forget()
-    fitting.GROUNDS.read(loop.now)
+    grounds.GROUNDS.forget()
+    grounds.GROUNDS.read(loop.now)
 
     for _ in range(3):
         for one, before in ((other, second), (job, first)):
-            fitting.GROUNDS._serving.answers.clear()
+            grounds.GROUNDS._serving.answers.clear()
             description = description_again(one, with_launch=True)
             assert job_sooner(access=world.access("submitter"), job=one, description=description, now=loop.now) == before
-        assert [turn.job.name for turn in fitting.GROUNDS.queue(loop.now).turns] == [job.public_id, other.public_id]
+        assert [turn.job.name for turn in grounds.GROUNDS.queue(loop.now).turns] == [job.public_id, other.public_id]
 
 
 def test_the_part_of_the_page_leads_to_the_forms(world, loop):
@@ -253,9 +253,9 @@ def test_programs_are_told_the_same_and_asked_to_come_again_while_the_fleet_is_r
     assert told["note"] == ""
     assert client.get(f"/api/v1/jobs/{job.public_id}/why").json()["may_steer"]
 
-    fitting.GROUNDS.forget()
-    monkeypatch.setattr(fitting.Grounds, "_beside", lambda *_: None)
-    monkeypatch.setattr(fitting, "PATIENCE_SECONDS", 0.01)
+    grounds.GROUNDS.forget()
+    monkeypatch.setattr(grounds.Grounds, "_beside", lambda *_: None)
+    monkeypatch.setattr(grounds, "PATIENCE_SECONDS", 0.01)
     answer = client.get(f"/api/v1/jobs/{job.public_id}/sooner")
     assert (answer.status_code, answer["Retry-After"]) == (202, "1")
     assert 'data-again="1000"' in client.get(f"/jobs/{job.public_id}/sooner/?part").content.decode()

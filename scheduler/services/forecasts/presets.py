@@ -13,7 +13,8 @@ from quotas.selectors.rates import rates_now
 from scheduler.jobs.template_rules import Template
 from scheduler.selectors.jobs import quota_last_used
 from scheduler.selectors.loop import pause_now
-from scheduler.services.forecasts.fitting import GROUNDS, PAUSED, Start, start_checked
+from scheduler.services.forecasts.fitting import Start, start_checked
+from scheduler.services.forecasts.grounds import GROUNDS, PAUSED
 from scheduler.services.jobs.submission import Checked, submissions_judge
 
 # The cards of a page are filled in turns: so long may one answer look for what is not known yet.

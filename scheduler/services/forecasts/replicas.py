@@ -7,7 +7,7 @@ from scheduler.engine.model.values import Job as Planned
 from scheduler.jobs.stored import PARTS, role_named
 from scheduler.models import HOLDING, Job
 from scheduler.selectors.loop import pause_now
-from scheduler.services.forecasts.fitting import GROUNDS, PAUSED, Side
+from scheduler.services.forecasts.grounds import GROUNDS, PAUSED, Side
 
 ONLY_IDLE = "No GPUs are idle for it. Replicas above the minimum take idle GPUs and the surplus of elastic jobs only."
 SOON = "GPUs are free for it. It is placed once no waiting job needs them for its minimum."

@@ -16,7 +16,8 @@ from scheduler.models import Job, JobState, Outlook
 from scheduler.selectors.foreseen import ForeseenStart, foreseen_start
 from scheduler.selectors.jobs import must_steer
 from scheduler.selectors.loop import pause_now
-from scheduler.services.forecasts.fitting import GROUNDS, PAUSED, Side, job_of
+from scheduler.services.forecasts.fitting import job_of
+from scheduler.services.forecasts.grounds import GROUNDS, PAUSED, Side
 from scheduler.services.forecasts.proposals import Change, changes_found, moment_of
 from scheduler.services.jobs.deferring import is_deferred
 from scheduler.services.jobs.submission import Checked, submissions_judge

@@ -36,7 +36,7 @@ from scheduler.selectors.discretion import Discretion
 from scheduler.selectors.jobs import job_checkpoints, jobs_named, may_steer
 from scheduler.selectors.nodes import job_guests
 from scheduler.services.forecasts.differences import Effect as Difference
-from scheduler.services.forecasts.fitting import sequel_of
+from scheduler.services.forecasts.grounds import sequel_of
 from scheduler.services.jobs.edits import save_refused
 from scheduler.services.jobs.jobs import HELD, LET_GO
 from scheduler.services.jobs.prices import Price, Repeated, repeated_work

@@ -8,7 +8,7 @@ from gpufleet.client.calls import Console
 from gpufleet.client.place import place_now
 from gpufleet.core.times import now
 from scheduler.models import Job
-from scheduler.services.forecasts import fitting
+from scheduler.services.forecasts import grounds
 from tests.builders import NOON, job, node, outlook
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -23,10 +23,10 @@ def queued(personas):
     made = [
         job(f"job-{number}", on=ours if number % 2 else others, priority=number, gpus_milli=4000, spec=spec, submitted_at=NOON) for number in range(9)
     ]
-    fitting.GROUNDS.forget()
-    fitting.GROUNDS.read(now())
+    grounds.GROUNDS.forget()
+    grounds.GROUNDS.read(now())
     yield made
-    fitting.GROUNDS.forget()
+    grounds.GROUNDS.forget()
 
 
 def test_the_queue_is_printed_in_its_order_with_reasons(run, queued):
@@ -56,8 +56,8 @@ def test_filters_keep_those_that_match_at_their_turns(run, queued, personas):
 
 def test_that_none_of_ones_own_waits_is_said_in_words(run, queued, personas):
     Job.objects.filter(quota=personas.nodes["acme/research/nlp"]).delete()
-    fitting.GROUNDS.forget()
-    fitting.GROUNDS.read(now())
+    grounds.GROUNDS.forget()
+    grounds.GROUNDS.read(now())
 
     out = run("queue")[1]
 
@@ -84,11 +84,11 @@ def test_a_long_queue_is_walked_to_its_end_and_no_further(run, queued, monkeypat
 
 def test_while_the_fleet_is_read_it_asks_again(run, queued, monkeypatch):
     readings = []
-    fitting.GROUNDS.forget()
-    monkeypatch.setattr(fitting, "PATIENCE_SECONDS", 0.01)
-    monkeypatch.setattr(fitting.Grounds, "_beside", lambda grounds, at: readings.append(at))
+    grounds.GROUNDS.forget()
+    monkeypatch.setattr(grounds, "PATIENCE_SECONDS", 0.01)
+    monkeypatch.setattr(grounds.Grounds, "_beside", lambda grounds, at: readings.append(at))
     monkeypatch.setattr(
-        "gpufleet.client.queue.console_meant", lambda: Console(place_now(), pause=lambda seconds: fitting.GROUNDS._make_and_tell(readings[0]))
+        "gpufleet.client.queue.console_meant", lambda: Console(place_now(), pause=lambda seconds: grounds.GROUNDS._make_and_tell(readings[0]))
     )
     status, out, _ = run("queue")
 

@@ -8,7 +8,7 @@ import pytest
 from gpufleet.core.times import now
 from quotas.models import QuotaShare
 from scheduler.models import Job, Prediction
-from scheduler.services.forecasts import fitting
+from scheduler.services.forecasts import grounds
 from tests import builders
 from tests.builders import NOON, job, outlook
 from tests.scheduler.loop.worlds import H100, Loop, submit
@@ -35,7 +35,7 @@ def waiting(personas, ours):
     loop.up(running)
     made = submit(ours, gpus=4, workers=2, at=loop.now, owner=personas.users["submitter"], name="mine")
     loop.after(seconds=1).tick()
-    fitting.GROUNDS.forget()
+    grounds.GROUNDS.forget()
     return Job.objects.get(pk=made.pk)
 
 
@@ -59,8 +59,8 @@ def test_programs_have_what_would_start_it_sooner_beside_the_rest(run, waiting):
 
 
 def test_while_the_fleet_is_read_the_reasons_are_told_all_the_same(run, waiting, monkeypatch):
-    monkeypatch.setattr(fitting.Grounds, "_beside", lambda *_: None)
-    monkeypatch.setattr(fitting, "PATIENCE_SECONDS", 0.01)
+    monkeypatch.setattr(grounds.Grounds, "_beside", lambda *_: None)
+    monkeypatch.setattr(grounds, "PATIENCE_SECONDS", 0.01)
     monkeypatch.setattr("gpufleet.client.waiting.PATIENCE_SECONDS", 0.0)
 
     out = run("why", waiting.public_id, who="submitter", scopes=("read", "submit"))[1]

@@ -18,7 +18,7 @@ from scheduler.hardware.draining import Running, outcome_of
 from scheduler.loop.policy import policy
 from scheduler.models import Attempt, Health, Job, JobEvent, JobState, Node, Notice, Placement
 from scheduler.selectors.nodes import node_guests
-from scheduler.services.forecasts import fitting
+from scheduler.services.forecasts import grounds
 from scheduler.services.hardware.draining import nodes_drain
 from scheduler.services.hardware.hardware import node_health_change
 from scheduler.services.hardware.refusing import nodes_refused
@@ -101,8 +101,8 @@ def test_a_drain_that_moves_says_who_finds_no_place_elsewhere(personas, room):
     placed = {job.placements.get(until__isnull=True, gpu__index=0).node_id: job for job in ((first,) if room else (first, second))}
     drained = busy if busy.pk in placed else other
     loop.after(seconds=1).tick()
-    fitting.GROUNDS.forget()
-    fitting.GROUNDS.read(now())
+    grounds.GROUNDS.forget()
+    grounds.GROUNDS.read(now())
 
     address = reverse("node_health", args=[drained.public_id])
     shown = personas.client("superuser").post(address, {"to": "draining", "jobs": "move", "preview": "1"}).content.decode()
@@ -111,7 +111,7 @@ def test_a_drain_that_moves_says_who_finds_no_place_elsewhere(personas, room):
     assert ("1 job finds no place elsewhere now and waits in the queue." in shown) != room
     assert ("Moves now" in shown) == room
     assert ("then waits" in shown) != room
-    fitting.GROUNDS.forget()
+    grounds.GROUNDS.forget()
 
 
 def test_jobs_of_others_are_counted_and_not_named(personas, busy):

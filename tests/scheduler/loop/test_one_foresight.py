@@ -14,8 +14,8 @@ from gpufleet.core.templatetags.shell import starts as on_pages
 from scheduler.loop.overrun import LEAST_JOBS
 from scheduler.models import JobState, LearnedOverrun, Outlook
 from scheduler.selectors.foreseen import ANY_MOMENT, late_since
-from scheduler.services.forecasts.fitting import GROUNDS
 from scheduler.services.forecasts.forecasting import ForecastMemory, forecast_run
+from scheduler.services.forecasts.grounds import GROUNDS
 from tests import builders
 from tests.builders import NOON
 from tests.scheduler.loop.test_whole_way import Fleet

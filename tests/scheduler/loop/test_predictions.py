@@ -12,7 +12,7 @@ from scheduler.engine.model.values import Settings
 from scheduler.loop.foresight import LATER, Foresight, estimated, ruled
 from scheduler.models import Attempt, Job, JobState, Outlook, Prediction
 from scheduler.selectors.predictions import foresight_now, past_recalled, predictions_score
-from scheduler.services.forecasts import fitting
+from scheduler.services.forecasts import grounds
 from scheduler.services.forecasts.fitting import Fit, fit_of
 from scheduler.services.forecasts.forecasting import ForecastMemory, forecast_run
 from scheduler.services.forecasts.outlooks import Start
@@ -243,7 +243,7 @@ def test_the_panel_tells_what_is_kept_once_the_job_is_submitted(personas: Any) -
     loop.up(running)
 
     def panel() -> Fit:
-        fitting.GROUNDS.forget()
+        grounds.GROUNDS.forget()
         found = fit_of(access=personas.access("submitter"), description={"name": "a", "quota": quota.path, "gpus": 8, "limit_s": 600}, now=loop.now)
         assert found is not None
         return found

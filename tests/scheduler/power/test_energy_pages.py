@@ -10,7 +10,7 @@ from scheduler.models import EnergyRate, Job
 from scheduler.presenters.energy import deferred_told, energy_charts
 from scheduler.selectors.energy import Deferred, Tariffs
 from scheduler.services.energy import rate_set
-from scheduler.services.forecasts import fitting
+from scheduler.services.forecasts import grounds
 from scheduler.services.forecasts.energy import rate_preview
 from scheduler.services.jobs.submission import submission_create
 from tests import builders
@@ -32,7 +32,7 @@ def begun(personas):
     operator = personas.access("operator")
     rate_set(access=operator, given={"price_micros": 240_000, "starts_at": start, "note": "By day"}, now=now())
     rate_set(access=operator, given={"price_micros": 110_000, "starts_at": start + 4 * HOUR, "ends_at": start + 9 * HOUR}, now=now())
-    fitting.GROUNDS.forget()
+    grounds.GROUNDS.forget()
     return start
 
 
