@@ -125,6 +125,7 @@ KINDS: tuple[Kind, ...] = (
     Kind("quotas.QuotaNode", None, why="Archived, not deleted: what was used is charged to it."),
     Kind("quotas.QuotaShare", None, why="Part of its node."),
     Kind("quotas.QuotaChange", None, why="The history of the tree; a change is withdrawn or reverted, not deleted."),
+    Kind("quotas.QuotaPath", None, why="Under which path a node used what, for budgets: a row for each path that it had before."),
     Kind("quotas.QuotaVersion", None, why="The tree as of any time in the past."),
     Kind("quotas.RoleBinding", None, why="Goes when the role is taken away; the audit log keeps the fact."),
     Kind("quotas.ServiceToken", None, why="Revoked, not deleted: the audit log names it."),

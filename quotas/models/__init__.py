@@ -2,7 +2,7 @@
 capacity held by the calendar (`windows`), of budgets (`budgets`), and of files of months (`exports`)."""
 
 from quotas.models.budgets import AtStop, Budget, BudgetDay, BudgetException, BudgetPeriod, BudgetUnit
-from quotas.models.changes import OPEN_STATES, ChangeState, QuotaChange, QuotaVersion
+from quotas.models.changes import OPEN_STATES, ChangeState, QuotaChange, QuotaPath, QuotaVersion
 from quotas.models.charges import (
     ChargeIdle,
     ChargeIdleDay,
@@ -67,6 +67,7 @@ __all__ = [
     "Phase",
     "QuotaChange",
     "QuotaNode",
+    "QuotaPath",
     "QuotaShare",
     "QuotaVersion",
     "RateCard",

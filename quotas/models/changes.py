@@ -80,3 +80,18 @@ class QuotaVersion(models.Model):
 
     def __str__(self) -> str:
         return f"{self.node} at {self.at:%Y-%m-%d %H:%M:%S}"
+
+
+class QuotaPath(models.Model):
+    """A path that a node had until a moment of the ledger, as it or a node above it was renamed or moved then. What was used before stands there."""
+
+    node = models.ForeignKey(QuotaNode, on_delete=models.CASCADE, related_name="earlier_paths")
+    path = models.CharField(max_length=500)
+    until = MomentField()
+
+    class Meta:
+        db_table = "quota_path"
+        indexes = [models.Index(fields=["path"], name="quota_path_path"), models.Index(fields=["node", "until"], name="quota_path_of_node")]
+
+    def __str__(self) -> str:
+        return f"{self.path} until {self.until:%Y-%m-%d %H:%M:%S}"

@@ -9,6 +9,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from decimal import Decimal
+from functools import reduce
+from operator import or_
+from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
 from django.core.exceptions import PermissionDenied
@@ -19,7 +22,7 @@ from gpufleet.core.prepared import Prepared
 from gpufleet.core.recurrence import moment_of
 from gpufleet.core.times import millis
 from quotas.chargeback.pricing import Kind, PriceBook
-from quotas.models import CHARGED, Budget, BudgetDay, BudgetException, BudgetPeriod, BudgetUnit, LedgerEntry, QuotaNode
+from quotas.models import CHARGED, Budget, BudgetDay, BudgetException, BudgetPeriod, BudgetUnit, LedgerEntry, QuotaNode, QuotaPath
 from quotas.permissions import Access, Can
 
 MILLI_MILLIS_PER_MILLI_HOUR = 3_600_000  # of a GPU: thousandths of a GPU times milliseconds in a thousandth of a GPU-hour
@@ -159,9 +162,41 @@ def must_budget(access: Access, node: QuotaNode) -> None:
 # What is used
 
 
-def used_between(budget: Budget, start: datetime, end: datetime, rates: PriceBook) -> Used:
-    """From the ledger. What stood in the subtree then counts, wherever it stands now."""
-    return _used_between(budget, [start, end], rates)[0] if start < end else Used()
+class Stay(NamedTuple):
+    """A path in the ledger of what a node, and all below it, began to hold from one moment to another."""
+
+    path: str
+    since: datetime | None
+    until: datetime | None
+
+    def asked(self) -> Q:
+        held = Q(quota_path=self.path) | Q(quota_path__startswith=f"{self.path}/")
+        held &= Q() if self.since is None else Q(since__gte=self.since)
+        return held & (Q() if self.until is None else Q(since__lt=self.until))
+
+
+def stays(nodes: Iterable[QuotaNode]) -> dict[int, list[Stay]]:
+    """The paths of nodes, by their keys: also those that they had before, but not while a path was somebody else's."""
+    paths = {node.pk: node.path for node in nodes}
+    had, left = defaultdict[int, list[tuple[str, datetime]]](list), defaultdict[str, list[tuple[int, datetime]]](list)
+    for key, path, until in QuotaPath.objects.filter(node__in=paths).order_by("until", "id").values_list("node_id", "path", "until"):
+        had[key].append((path, until))
+    named = {*paths.values(), *(path for each in had.values() for path, _ in each)}
+    for path, key, until in QuotaPath.objects.filter(path__in=named).values_list("path", "node_id", "until"):
+        left[path].append((key, until))
+    found: dict[int, list[Stay]] = {}
+    for node, now in paths.items():
+        steps: list[tuple[str, datetime | None]] = [*had[node], (now, None)]
+        begins = [None, *(until for _, until in had[node])]
+        for (path, ends), since in zip(steps, begins, strict=True):
+            others = [gone for key, gone in left[path] if key != node and (ends is None or gone < ends)]
+            found.setdefault(node, []).append(Stay(path, max([*others, *([] if since is None else [since])], default=None), ends))
+    return found
+
+
+def used_between(budget: Budget, start: datetime, end: datetime, rates: PriceBook, at: Sequence[Stay] | None = None) -> Used:
+    """From the ledger. What stood in the subtree then counts, wherever it stands now, and under whatever name."""
+    return _used_between(budget, [start, end], rates, at)[0] if start < end else Used()
 
 
 def used_by_day(budget: Budget, start: datetime, end: datetime, rates: PriceBook) -> dict[date, Used]:
@@ -173,10 +208,10 @@ def used_by_day(budget: Budget, start: datetime, end: datetime, rates: PriceBook
     return dict(zip(days, _used_between(budget, edges, rates), strict=True)) if days else {}
 
 
-def _used_between(budget: Budget, edges: Sequence[datetime], rates: PriceBook) -> list[Used]:
+def _used_between(budget: Budget, edges: Sequence[datetime], rates: PriceBook, at: Sequence[Stay] | None = None) -> list[Used]:
     """From each edge to the next. Workers that held alike are added up by the database."""
-    path = budget.quota.path
-    rows = LedgerEntry.objects.filter(CHARGED, Q(quota_path=path) | Q(quota_path__startswith=f"{path}/"), since__lt=edges[-1])
+    places = reduce(or_, (stay.asked() for stay in (at or stays([budget.quota])[budget.quota_id])))
+    rows = LedgerEntry.objects.filter(CHARGED, places, since__lt=edges[-1])
     rows = rows.filter(Q(until__isnull=True) | Q(until__gt=edges[0]))
     if budget.gpu_type:
         rows = rows.filter(gpu_type=budget.gpu_type)
@@ -186,13 +221,13 @@ def _used_between(budget: Budget, edges: Sequence[datetime], rates: PriceBook) -
     found = rows.order_by().values_list(*columns).annotate(Sum("gpu_milli")).iterator(BATCH)
     for gpu_type, share_class, preemptible, tier, pool, since, until, milli in found:
         kind = Kind(gpu_type, share_class, preemptible == "yes", tier, pool)
-        at, ends = max(bounds[0], millis(since)), bounds[-1] if until is None else min(bounds[-1], millis(until))
-        part = bisect_right(bounds, at) - 1
-        while at < ends:
+        begins, ends = max(bounds[0], millis(since)), bounds[-1] if until is None else min(bounds[-1], millis(until))
+        part = bisect_right(bounds, begins) - 1
+        while begins < ends:
             to = min(ends, bounds[part + 1])
-            total[part] += milli * (to - at)
-            money[part] += milli * rates.charged(kind, at, to)[1]
-            at, part = to, part + 1
+            total[part] += milli * (to - begins)
+            money[part] += milli * rates.charged(kind, begins, to)[1]
+            begins, part = to, part + 1
     # `money` is thousandths of a GPU times milliseconds times what an hour costs.
     return [Used(held, Decimal(cost) / Decimal(1000 * 3_600_000)) for held, cost in zip(total, money, strict=True)]
 
@@ -212,18 +247,20 @@ def standings(budgets: Iterable[Budget], rates: PriceBook, now: datetime, *, fre
     first = min((day_of(period_at(budget, now).start, budget.zone) for budget in found), default=date.max)
     for row in BudgetDay.objects.filter(budget__in=[budget.pk for budget in found], day__gte=first).order_by("day"):
         days[row.budget_id].append(row)
-    return [_standing(budget, days[budget.pk], rates, now, fresh) for budget in found]
+    places = stays({budget.quota_id: budget.quota for budget in found}.values()) if fresh and found else {}
+    return [_standing(budget, days[budget.pk], rates, now, places.get(budget.quota_id) if fresh else None) for budget in found]
 
 
-def _standing(budget: Budget, rows: list[BudgetDay], rates: PriceBook, now: datetime, fresh: bool) -> Standing:
+def _standing(budget: Budget, rows: list[BudgetDay], rates: PriceBook, now: datetime, at: Sequence[Stay] | None) -> Standing:
+    """`at`: where to look for what was not counted yet; None: that is left out."""
     period = period_at(budget, now)
     first, last = day_of(period.start, budget.zone), day_of(period.end - timedelta(milliseconds=1), budget.zone)
     by_day: dict[date, Used] = {row.day: Used(int(row.milli_millis), row.micros) for row in rows if first <= row.day <= last}
     counted = budget.counted_to if budget.counted_to is not None and budget.period_start == period.start else period.start
     end = min(now, period.end)
-    if fresh and end > counted:
+    if at is not None and end > counted:
         today = day_of(end, budget.zone)
-        by_day[today] = by_day.get(today, Used()).plus(used_between(budget, max(counted, period.start), end, rates))
+        by_day[today] = by_day.get(today, Used()).plus(used_between(budget, max(counted, period.start), end, rates, at))
     running, line = Used(), []
     for day in sorted(by_day):
         running = running.plus(by_day[day])

@@ -12,7 +12,7 @@ from gpufleet.core.audit import audit_record
 from gpufleet.core.ids import public_ids
 from gpufleet.core.live.feed import feed_publish
 from quotas.drafts import Edit, Edited, NodeState, Tree, state_of, tree_edited
-from quotas.models import QuotaChange, QuotaNode, QuotaShare, QuotaVersion
+from quotas.models import QuotaChange, QuotaNode, QuotaPath, QuotaShare, QuotaVersion
 from quotas.permissions import Access, Can
 from quotas.rules import NODE_FIELDS, SHARE_FIELDS, NodeValues, Share
 from quotas.services.ledger import ledger_tree_changed
@@ -145,6 +145,8 @@ def tree_write(
     for key in touched:
         _node_write(after, key, rows, now)
     moved = _paths_write(after, rows, frozenset(touched))
+    left = [key for key in moved if key in before.states]
+    QuotaPath.objects.bulk_create([QuotaPath(node=rows[key], path=before.paths[key], until=at or now) for key in left], batch_size=500)
     for key in touched:
         _said(access, before, after, key, rows[key], reason)
     QuotaVersion.objects.bulk_create(
