@@ -10,11 +10,11 @@ from scheduler.backends.kubernetes.logs import Logs
 FACTS = Facts(
     pins_gpus=False,
     resizes_in_place=False,
+    resizes_stated=True,
     creates_mig=False,
     runs_mps=False,
     runs_timeslices=False,
     signals=False,
-    replaces=False,
     latency_ms=2500,
 )
 

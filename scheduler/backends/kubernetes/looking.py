@@ -11,20 +11,19 @@ from typing import Any
 from django.db import Error
 
 from scheduler.backends.base import BackendError, BackendSilent, Refusal, RunState, SeenCheckpoint, SeenRun, SeenSteps, SeenWorker
-from scheduler.backends.kubernetes.errors import KubernetesFailed
 from scheduler.backends.kubernetes.orders import Orders
-from scheduler.backends.kubernetes.outcomes import End, end_of, gone, stuck, waits_for
-from scheduler.backends.kubernetes.runs import Run, seat_of
-from scheduler.backends.kubernetes.values import Pod, node_of
+from scheduler.backends.kubernetes.outcomes import End, end_of, gone, silent, stuck, waits_for
+from scheduler.backends.kubernetes.runs import Run, seat_of, with_end, with_facts
+from scheduler.backends.kubernetes.values import Pod
 from scheduler.backends.local import LAST_LOOK, LOOK_SECONDS
 from scheduler.backends.local_accounts import KEY
+from scheduler.backends.local_runs import MOST_KILLED, REFORMS, re_forms
 from scheduler.backends.slurm import shared
 from scheduler.models import KubernetesRun
 
 log = logging.getLogger(__name__)
 KILLED_AGAIN = timedelta(seconds=10)
 LATE = timedelta(seconds=20)  # so long a pod may be deleted without a word of its node, before that is asked for
-NODES_FOR = 20.0  # seconds that what is known of such a node is used
 TIMED_EACH = timedelta(seconds=5)  # a run of which something is due by itself is looked at again
 
 
@@ -37,7 +36,9 @@ class Gathered:
     starts: list[datetime] = field(default_factory=list)
     ends: list[datetime] = field(default_factory=list)
     refusals: list[Refusal] = field(default_factory=list)
+    begins: list[datetime] = field(default_factory=list)  # of those that have ended
     wrong: list[tuple[datetime, End]] = field(default_factory=list)
+    lost: list[tuple[datetime, End]] = field(default_factory=list)  # whom the others go on without
     untold: bool = False  # of one nobody knows when it ended
 
 
@@ -48,7 +49,6 @@ class Looking(Orders):
         super().__init__(*args, **options)
         self._again: dict[str, datetime] = {}  # runs that are looked at again then, though nothing is heard of them
         self._killed: dict[str, datetime] = {}  # runs, when they were last ended by force
-        self._nodes: dict[str, tuple[float, bool]] = {}  # nodes of pods that do not go, and whether they answer
         self._waits_left = 0.0
         self._waits_for: dict[str, str] = {}  # runs that have not begun, and what kept them from that when they were last looked at
 
@@ -123,7 +123,7 @@ class Looking(Orders):
                 continue
             if seen.state == RunState.ENDED:
                 self._again[run.key] = now  # told until it is forgotten
-            elif run.is_ending or seen.state == RunState.STARTING or run.checkpoints or any(pod.deleting_since for pod in there.values()):
+            elif run.is_changing or seen.state == RunState.STARTING or run.checkpoints or any(pod.deleting_since for pod in there.values()):
                 self._again[run.key] = now + (timedelta(seconds=1) if run.checkpoints else TIMED_EACH)
             found.append(seen)
         return found
@@ -137,6 +137,8 @@ class Looking(Orders):
         for worker in run.workers:
             self._gather(found, run, worker, pods.get(worker["pod"]), now)
         state = _state_of(run, found.states)
+        if state == RunState.ENDED and (run.is_ending or len(found.lost) == len(found.workers)):
+            found.wrong += found.lost  # else the others have completed it without them
         checkpoints, fresh = self._checkpoints(run, last=state == RunState.ENDED)
         ends = [min(at, now) for at in found.ends]
         if state == RunState.ENDED and not fresh and not found.untold and ends and now - max(ends) < LAST_LOOK:
@@ -149,17 +151,24 @@ class Looking(Orders):
     def _gather(self, found: Gathered, run: Run, worker: dict[str, Any], pod: Pod | None, now: datetime) -> None:
         name = f"{worker['role'].capitalize()} {worker['index']}"
         end = self._end(run, worker, name, pod, now)
+        began = int(worker.get("began") or 0)
+        if end is not None and worker.get("again") and not worker.get("leaving") and not run.is_ending:
+            found.states.append(RunState.STARTING)  # another is about to begin in its place: nobody misses it
+            found.workers.append(SeenWorker(seat_of(worker), RunState.STARTING, began=began))
+            return
         if end is not None:
-            found.states.append(RunState.ENDED)
             found.untold = found.untold or end.at is None
             found.ends.append(end.at or now)
+            found.begins += [] if end.started is None else [min(end.started, now)]
+            if worker.get("leaving"):
+                return  # nor one that has left
+            found.states.append(RunState.ENDED)
             found.refusals += end.refused_by(worker["node"])
             if end.code != 0:
                 # One of which nobody knows when it ended was there before those that are ended because of it.
-                found.wrong.append((end.at or datetime.fromisoformat(run.at), end))
-            if end.started is not None:
-                found.starts.append(min(end.started, now))
-            found.workers.append(SeenWorker(seat_of(worker), RunState.ENDED, end.code))
+                is_lost = run.in_place and _is_lost(worker, end)
+                (found.lost if is_lost else found.wrong).append((end.at or datetime.fromisoformat(run.at), end))
+            found.workers.append(SeenWorker(seat_of(worker), RunState.ENDED, end.code, began=began))
             return
         is_up = pod is not None and pod.phase == "Running" and pod.started_at is not None
         found.states.append(RunState.RUNNING if is_up else RunState.STARTING)
@@ -168,10 +177,15 @@ class Looking(Orders):
         elif pod is not None and run.released and not run.is_ending:
             if said := waits_for(pod):
                 self._waits_for[run.key] = f"Kubernetes did not start {name} on {worker['node']}: {said}"
-            waits = stuck(pod, name, worker["node"], datetime.fromisoformat(run.released), now)
-            if waits is not None:
+            waits = stuck(pod, name, worker["node"], datetime.fromisoformat(worker.get("at") or run.released), now)
+            if waits is not None and worker.get("at"):
+                self._note(run, with_end(worker["pod"], replace(waits, lost=True, at=now)))  # the others go on without one that can't join
+                self._kill([pod])
+            elif waits is not None:
                 found.wrong.append((now, waits))
         ready = pod.ready if pod is not None and is_up and run.probed else None
+        if ready and worker.get("on_trial") and not worker.get("was_ready"):
+            self._note(run, with_facts(worker["pod"], was_ready=True))
         found.workers.append(
             SeenWorker(
                 seat_of(worker),
@@ -179,6 +193,7 @@ class Looking(Orders):
                 ready=ready,
                 ready_since=pod.ready_at if pod is not None and ready else None,
                 ready_why="Kubernetes' readiness probe fails." if ready is False else "",
+                began=began,
             )
         )
 
@@ -186,29 +201,17 @@ class Looking(Orders):
         """How a worker ended, written down when it is seen first: Kubernetes may forget it."""
         if worker.get("end"):
             return End.read(worker["end"])
-        end = None
+        end, asked = None, run.is_ending or bool(worker.get("leaving") or worker.get("again"))
         if pod is None:
-            if run.released or run.killed:
-                end = End(None, asked=True) if run.is_ending else gone(worker["pod"])
+            if (run.released or run.killed) and not worker.get("joining"):
+                end = End(None, asked=True) if asked else gone(worker["pod"])
         elif pod.is_over:
-            end = end_of(pod, name, worker["node"], is_ending=run.is_ending)
+            end = end_of(pod, name, worker["node"], is_ending=asked)
         elif pod.deleting_since is not None and now - pod.deleting_since >= LATE and not self._answers(worker["node"]):
-            end = End(None, f"{worker['node']} does not answer Kubernetes; {name} was there.", lost=True, asked=run.is_ending)
+            end = silent(worker, asked=asked)
         if end is not None:
-            self._note(run, _with_end(worker["pod"], end))
+            self._note(run, with_end(worker["pod"], end))
         return end
-
-    def _answers(self, node: str) -> bool:
-        at, answers = self._nodes.get(node, (0.0, True))
-        if monotonic() - at >= NODES_FOR:
-            try:
-                answers = node_of(self.client.get(f"/api/v1/nodes/{node}")).ready == "True"
-            except KubernetesFailed as fault:
-                if not fault.is_missing:
-                    raise
-                answers = False
-            self._nodes[node] = (monotonic(), answers)
-        return answers
 
     def _checkpoints(self, run: Run, *, last: bool) -> tuple[tuple[SeenCheckpoint, ...], bool]:
         """The newest checkpoints, and whether they are as they are now. All runs of a look wait for file systems no longer than one may."""
@@ -234,6 +237,23 @@ class Looking(Orders):
         if seen.why:
             self._note(run, _ends(now, seen))
             self._ask_pods_to_leave(pods)
+            return
+        self._see_leavers_off(run, pods, now)
+
+    def _see_leavers_off(self, run: Run, pods: Mapping[str, Pod], now: datetime) -> None:
+        """Workers that a run shrinks by, and those in whose place others are to begin: asked again, and killed after their grace."""
+        for worker in [one for one in run.workers if one.get("leaving") or one.get("again")]:
+            if worker.get("end"):
+                if worker.get("leaving") and len(run.workers) > 1:
+                    self._note(run, _without(worker["pod"]))
+                continue
+            pod = pods.get(worker["pod"])
+            if pod is None:
+                continue
+            if now >= datetime.fromisoformat(worker.get("leaving") or worker["again_at"]) + timedelta(seconds=run.grace):
+                self._kill([pod])
+            else:
+                self._ask_pods_to_leave({pod.name: pod})
 
     def _kill_again(self, key: str, pods: Iterable[Pod], now: datetime) -> None:
         if now - self._killed.get(key, now - KILLED_AGAIN) >= KILLED_AGAIN:
@@ -246,20 +266,34 @@ def _goes_on(pod: Pod) -> bool:
 
 
 def _state_of(run: Run, states: Sequence[RunState]) -> RunState:
-    if set(states) == {RunState.ENDED}:
+    if set(states) <= {RunState.ENDED}:
         return RunState.ENDED
     if run.is_ending:
         return RunState.STOPPING
     return RunState.STARTING if RunState.STARTING in states else RunState.RUNNING
 
 
-def _with_end(pod: str, end: End) -> Any:
+def _without(pod: str) -> Any:
     def change(run: Run) -> None:
         worker = run.worker(pod)
         if worker is not None:
-            worker["end"] = end.document()
+            run.without(worker)
 
     return change
+
+
+def _is_lost(worker: Mapping[str, Any], end: End) -> bool:
+    """Whether the others of a run that is resized in place go on without a worker, and another takes its place."""
+    if end.lost or worker.get("given_up"):
+        return True
+    is_new = bool(worker.get("on_trial")) and not worker.get("was_ready")
+    served_not = is_new and (end.started is None or end.at is None or end.at - end.started <= REFORMS)
+    return (end.killed or served_not) and int(worker.get("lost", 0)) < MOST_KILLED - 1
+
+
+def _is_for_a_loss(run: Run, bad: tuple[datetime, End], *, is_over: bool) -> bool:
+    """Whether those who stayed failed only because they could not re-form without one that was lost, or had to leave."""
+    return run.in_place and is_over and not bad[1].killed and re_forms(run.reformed, bad[0])
 
 
 def _ends(now: datetime, seen: SeenRun) -> Any:
@@ -283,17 +317,21 @@ def _told(
 ) -> SeenRun:
     bad = min(found.wrong, key=lambda one: (one[1].asked, one[0]), default=None)  # Kubernetes tells whole seconds
     is_over = state == RunState.ENDED
-    started = max(found.starts) if len(found.starts) == len(run.workers) else None
-    ended = max([*found.ends, *found.starts]) if is_over else None
+    if run.in_place and not is_over:  # those who are there count
+        starts, counted = found.starts, len(found.states) - found.states.count(RunState.ENDED)
+    else:
+        starts, counted = found.starts + found.begins, len(run.workers)
+    started = max(starts) if starts and len(starts) == counted else None
+    ended = max([*found.ends, *starts]) if is_over else None
     code = None if not is_over else bad[1].code if bad is not None else 0
-    why, lost = ("", False) if bad is None else (bad[1].why, bad[1].lost)
+    why, lost = ("", False) if bad is None else (bad[1].why, bad[1].lost or _is_for_a_loss(run, bad, is_over=is_over))
     if is_over and run.withdrawn:
         code, why, lost = None, run.withdrawn, run.withdrawn_lost
     return SeenRun(
         key=run.key,
         sequence=run.sequence,
         state=state,
-        workers=tuple(found.workers if is_over else map(_still_there, found.workers)),
+        workers=tuple(found.workers if is_over or run.in_place else map(_still_there, found.workers)),
         started_at=started,
         ended_at=min(ended, now) if ended is not None else None,
         exit_code=code,

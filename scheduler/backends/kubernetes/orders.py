@@ -12,8 +12,9 @@ from django.db import transaction
 
 from scheduler.backends.base import BackendError, BackendRefused, BackendSilent, NotFound, OldCheckpoint, Signal, StartOrder, WorkerSeat
 from scheduler.backends.kubernetes.errors import KubernetesDenied, KubernetesFailed
-from scheduler.backends.kubernetes.pods import Made, made_for, run_name
-from scheduler.backends.kubernetes.runs import Run, run_of, state_of
+from scheduler.backends.kubernetes.outcomes import silent
+from scheduler.backends.kubernetes.pods import Made, made_for, pod_name, run_name
+from scheduler.backends.kubernetes.runs import Run, run_of, state_of, with_end, worker_of
 from scheduler.backends.kubernetes.site import AT_ONCE, Site, fault_of
 from scheduler.backends.kubernetes.values import CONSOLE, RUN, Pod
 from scheduler.backends.local_accounts import KEY
@@ -21,6 +22,7 @@ from scheduler.models import KubernetesRun
 
 log = logging.getLogger(__name__)
 KEPT = 1_000  # runs that are over, whose pods stay for their logs
+KEPT_EARLIER = 20  # pods of workers that left a run which goes on
 TIDIED_A_CALL = 500
 STARTS_A_STEP, ROWS_A_CALL = 64, 100
 AT_ONCE_S = 1  # the shortest grace: with none at all Kubernetes forgets a pod before its node has ended it
@@ -97,8 +99,9 @@ class Orders(Site):
             KubernetesRun.objects.bulk_update(rows, ["state"], batch_size=ROWS_A_CALL)
         return found
 
-    def _made(self, order: StartOrder) -> Made:
-        return made_for(order, self.settings, secret=self.secrets, report_url=self.report_url, resume_from=self._seen_by_pods(order))
+    def _made(self, order: StartOrder, joining: Mapping[tuple[str, int], str] | None = None) -> Made:
+        seen = self._seen_by_pods(order)
+        return made_for(order, self.settings, secret=self.secrets, report_url=self.report_url, resume_from=seen, joining=joining)
 
     def start(self, order: StartOrder, *, now: datetime) -> None:
         if not KEY.fullmatch(order.key):
@@ -183,10 +186,126 @@ class Orders(Site):
         now: datetime,
         order: StartOrder | None = None,
     ) -> None:
-        raise BackendRefused("The Kubernetes back-end resizes no gang in place. It is stopped and restarted.")
+        """What is to be is written down before Kubernetes hears of it. Those who are to go are asked to leave, and `_see_to` sees them off."""
+        in_the_way: list[dict[str, Any]] = []
+        with transaction.atomic():
+            run = self._going_on(key, sequence)
+            if run is None:
+                return
+            if run.sequence < sequence:
+                self._ask_some_to_leave(run, set(leave), now)
+                in_the_way = self._join(run, add, order, sequence, now) if order is not None else []
+                run.sequence = run.sequence if in_the_way else sequence
+                self._keep(run)
+        leaving = {worker["pod"] for worker in run.workers if worker.get("leaving")}
+        lost = {worker["pod"] for worker in in_the_way if not worker.get("leaving")}
+        if leaving or lost:
+            there = self._pods_now(f"{RUN}={key}")
+            self._ask_pods_to_leave({name: pod for name, pod in there.items() if name in leaving})
+            self._kill([pod for name, pod in there.items() if name in lost])
+        for worker in in_the_way:
+            if not self._answers(worker["node"]):  # the loop has given it up
+                self._note(run, with_end(worker["pod"], silent(worker, asked=bool(worker.get("leaving")))))
+        if in_the_way:
+            raise BackendError(f"{in_the_way[0]['role'].capitalize()} {in_the_way[0]['index']} of {key} has not ended yet.")
+        if order is not None:
+            self._begin_some(run, order)
+
+    def _going_on(self, key: str, sequence: int) -> Run | None:
+        """A run whose workers may come and go; None where it is about to end, or has carried out a newer order. In the caller's transaction."""
+        run = self._read(key)
+        if run is None:
+            raise NotFound(f"No run {key}.")
+        if run.never_begun or run.is_ending or run.sequence > sequence:
+            return None
+        if not run.in_place:
+            raise BackendRefused("The job does not state that it can be resized in place (launch.in_place). It is stopped and restarted.")
+        return run
+
+    @staticmethod
+    def _ask_some_to_leave(run: Run, leave: set[tuple[str, int]], now: datetime) -> None:
+        for worker in run.workers:
+            if (worker["role"], worker["index"]) in leave and not worker.get("leaving"):
+                worker["leaving"] = run.reformed = now.isoformat()
+
+    def _join(self, run: Run, add: Sequence[WorkerSeat], order: StartOrder, sequence: int, now: datetime) -> list[dict[str, Any]]:
+        """Note further workers, some perhaps in the place of one that has ended. Returns those that have not: nobody joins while there are such."""
+        there = [(seat, run.named(seat.role, seat.index)) for seat in add]
+        fresh = [(seat, one) for seat, one in there if one is None or one.get("leaving") or one.get("end") or one["node"] != seat.node]
+        if in_the_way := [before for _, before in fresh if before is not None and not before.get("end")]:
+            return in_the_way
+        held = {(seat.role, seat.index) for seat in order.workers}
+        for gone in [one for one in run.workers if one.get("end") and (one["role"], one["index"]) not in held]:
+            run.without(gone)  # nobody hears any more of those
+        for seat, before in fresh:
+            worker = worker_of(seat, pod_name(self.settings.tag, run.key, (seat.role, seat.index), sequence))
+            worker |= {"at": now.isoformat(), "joining": True}
+            if before is not None:
+                stayed = not before.get("leaving")
+                worker["lost"] = before.get("lost", 0) + (not before["end"]["lost"]) if stayed else 0
+                worker |= {"on_trial": True} if stayed and before.get("on_trial") else {}
+                run.reformed = now.isoformat()
+                run.without(before)
+            run.workers.append(worker)
+        run.workers.sort(key=lambda worker: (worker["role"], worker["index"]))
+        return []
+
+    def _begin_some(self, run: Run, order: StartOrder) -> None:
+        """Make the pods of those who join. That they were made is written down then: until that, nobody misses them. Of those who were there before,
+        the newest pods stay, for their logs."""
+        joining = {(worker["role"], worker["index"]): worker["pod"] for worker in run.workers if worker.get("joining")}
+        old = run.earlier[:-KEPT_EARLIER]
+        if joining:
+            self._make(self._made(order, joining))
+        self._each(lambda pod: self.client.delete(self._path("pods", pod)), old)
+        with transaction.atomic():
+            kept = self._read(run.key)
+            if kept is not None and (joining or old):
+                for worker in kept.workers:
+                    if worker["pod"] in joining.values():
+                        worker.pop("joining", None)
+                kept.earlier = [pod for pod in kept.earlier if pod not in old]
+                self._keep(kept)
 
     def replace(self, *, key: str, sequence: int, workers: Sequence[tuple[str, int]], now: datetime, order: StartOrder) -> None:
-        raise BackendRefused("The Kubernetes back-end replaces no single worker. Restart the job.")
+        """Each gets a pod of its own in its place, once the one before it has ended."""
+        with transaction.atomic():
+            run = self._going_on(key, sequence)
+            if run is None:
+                return
+            mine = [worker for worker in run.workers if (worker["role"], worker["index"]) in set(workers) and not worker.get("leaving")]
+            refused = fault_of(self._made, order)
+            for worker in mine:
+                if refused is not None and worker.pop("again", None) is not None:
+                    worker["given_up"] = True  # it was asked to leave: it is lost, as nobody begins in its place
+                elif refused is None and sequence not in (worker.get("again"), worker.get("began")):
+                    worker.update(again=sequence, again_at=now.isoformat())
+            self._keep(run)
+        if refused is not None:
+            raise refused
+        pods = self._pods_now(f"{RUN}={key}")
+        waiting = {worker["pod"] for worker in mine if worker.get("again") == sequence}
+        self._ask_pods_to_leave({name: pod for name, pod in pods.items() if name in waiting})
+        over = {name for name in waiting if name not in pods or pods[name].is_over}
+        with transaction.atomic():
+            run = self._going_on(key, sequence)
+            if run is None:
+                return
+            for worker in [one for one in run.workers if one["pod"] in over]:
+                self._begins_anew(run, worker, sequence, now)
+            left = [worker for worker in run.workers if worker.get("again") == sequence]
+            run.sequence = run.sequence if left else sequence
+            self._keep(run)
+        self._begin_some(run, order)
+        if left:
+            raise BackendError(f"{left[0]['role'].capitalize()} {left[0]['index']} of {key} has not ended yet.")
+
+    def _begins_anew(self, run: Run, worker: dict[str, Any], sequence: int, now: datetime) -> None:
+        run.earlier.append(worker["pod"])
+        for known in ("again", "again_at", "end", "was_ready"):
+            worker.pop(known, None)
+        name = pod_name(self.settings.tag, run.key, (worker["role"], worker["index"]), sequence)
+        worker.update(pod=name, began=sequence, at=now.isoformat(), on_trial=True, joining=True)
 
     def repartition(self, *, node: str, gpu: int, instances: Sequence[tuple[str, int]], sequence: int, now: datetime) -> None:
         raise BackendRefused("The Kubernetes back-end does not repartition GPUs. Change the node's MIG layout, then import the cluster again.")
@@ -249,7 +368,7 @@ class Orders(Site):
 
     @staticmethod
     def _kinds_of(row: KubernetesRun) -> tuple[str, ...]:
-        return ("secrets", "services") if len(row.state.get("workers", ())) > 1 else ("secrets",)
+        return ("secrets", "services") if len(row.state.get("workers", ())) > 1 or row.state.get("in_place") else ("secrets",)
 
     @abstractmethod
     def _drop(self, keys: list[str]) -> None:
@@ -262,7 +381,7 @@ class Orders(Site):
         done = 0
         for row in over.order_by("forgotten_at", "pk")[: min(spare, TIDIED_A_CALL)]:
             workers = row.state.get("workers", ())
-            names = [("pods", worker["pod"]) for worker in workers]
+            names = [("pods", pod) for pod in (*(worker["pod"] for worker in workers), *row.state.get("earlier", ()))]
             names += [(kind, run_name(self.settings.tag, row.attempt_key)) for kind in self._kinds_of(row) if workers]
             try:
                 self._each(lambda one: self.client.delete(self._path(*one)), names)

@@ -1,5 +1,6 @@
 """What a pod's end means: an exit code, the reason for its owner, and whether the job is to blame or Kubernetes and its nodes."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -35,18 +36,20 @@ class End:
     at: datetime | None = None
     started: datetime | None = None
     refusal: tuple[str, str] | None = None  # code and words
-    asked: bool = False  # its run was being ended by then, so that it is not why
+    asked: bool = False  # its run was being ended by then, or it was to leave, so that it is not why
+    killed: bool = False  # by somebody, and not as it used too much memory
 
     def document(self) -> dict[str, Any]:
         told: dict[str, Any] = {"code": self.code, "why": self.why, "lost": self.lost, "asked": self.asked}
-        told["refusal"] = list(self.refusal) if self.refusal else None
+        told |= {"killed": self.killed, "refusal": list(self.refusal) if self.refusal else None}
         return told | {name: moment.isoformat() if (moment := getattr(self, name)) is not None else None for name in ("at", "started")}
 
     @classmethod
     def read(cls, kept: dict[str, Any]) -> "End":
         at, started = (datetime.fromisoformat(kept[name]) if kept.get(name) else None for name in ("at", "started"))
         refusal = kept.get("refusal")
-        return cls(kept["code"], kept["why"], kept["lost"], at, started, (refusal[0], refusal[1]) if refusal else None, kept["asked"])
+        refused = (refusal[0], refusal[1]) if refusal else None
+        return cls(kept["code"], kept["why"], kept["lost"], at, started, refused, kept["asked"], bool(kept.get("killed")))
 
     def refused_by(self, node: str) -> tuple[Refusal, ...]:
         return (Refusal(node, *self.refusal),) if self.refusal else ()
@@ -55,7 +58,7 @@ class End:
 def end_of(pod: Pod, worker: str, node: str, *, is_ending: bool) -> End:
     """Of a pod that is over. `is_ending`: its run was asked to leave, so that nothing is said of who ended it."""
     code, why, lost, refusal = _told(pod, worker, node, is_ending=is_ending)
-    return End(code, why, lost, pod.ended_at, pod.started_at, refusal, is_ending)
+    return End(code, why, lost, pod.ended_at, pod.started_at, refusal, is_ending, code == KILLED and pod.exit_reason != "OOMKilled")
 
 
 def _told(pod: Pod, worker: str, node: str, *, is_ending: bool) -> tuple[int | None, str, bool, tuple[str, str] | None]:
@@ -93,6 +96,12 @@ def _exited(pod: Pod, worker: str, node: str) -> str:
             f"{worker} could not be started on {node}: {pod.waiting_message or pod.message or 'its command is not in the image, or may not be run'}."
         )
     return f"{worker} on {node}: exit code {pod.exit_code}."
+
+
+def silent(worker: Mapping[str, Any], *, asked: bool) -> End:
+    """Of one whose node does not answer."""
+    name = f"{worker['role'].capitalize()} {worker['index']}"
+    return End(None, f"{worker['node']} does not answer Kubernetes; {name} was there.", lost=True, asked=asked)
 
 
 def gone(pod: str) -> End:

@@ -106,20 +106,37 @@ def run_name(tag: str, key: str) -> str:
     return f"gf-{tag}-{plain(f'{job}-{attempt}' if job else attempt)}"[:LONGEST_NAME].rstrip("-")
 
 
-def pod_name(tag: str, key: str, seat: tuple[str, int]) -> str:
+def pod_name(tag: str, key: str, seat: tuple[str, int], joined: int = 0) -> str:
+    """`joined`: number of the order by which it came to a run that goes on, or begins anew in it: the pod that was there before keeps its name."""
     role, index = seat
-    return f"{run_name(tag, key)}-{plain(role)}-{index}"
+    return f"{run_name(tag, key)}-{plain(role)}-{index}{f'-{joined}' if joined else ''}"
 
 
-def made_for(order: StartOrder, settings: Settings, *, secret: Callable[[str, str], str | None], report_url: str = "", resume_from: str = "") -> Made:
-    """Raises `BackendRefused` for what Kubernetes cannot be asked for. `resume_from` is where pods see the checkpoint to go on from."""
+def made_for(
+    order: StartOrder,
+    settings: Settings,
+    *,
+    secret: Callable[[str, str], str | None],
+    report_url: str = "",
+    resume_from: str = "",
+    joining: Mapping[tuple[str, int], str] | None = None,
+) -> Made:
+    """Raises `BackendRefused` for what Kubernetes cannot be asked for. `resume_from` is where pods see the checkpoint to go on from. `joining`: only
+    these workers, by the names of their pods; they join a run that goes on, so that no gate holds them."""
     seats = ranks_in_order(order)
     name = run_name(settings.tag, order.key)
+    places = [(seat.role, seat.index) for seat in seats]
+    pods = {place: pod_name(settings.tag, order.key, place) for place in places} if joining is None else joining
+    meets = _meets(order)
     kept = {**_owned(order, report_url, resume_from, settings)}
     values = {**secrets_of(order, secret), "GPUFLEET_TOKEN": order.token, **_access(order)}
     return Made(
         name,
-        tuple(_pod(order, settings, seat, place, kept, sorted(values), gang=len(seats) > 1) for place, seat in enumerate(seats)),
+        tuple(
+            _pod(order, settings, seat, rank, kept, sorted(values), name=pods[place], gated=joining is None and len(seats) > 1, meets=meets)
+            for rank, (seat, place) in enumerate(zip(seats, places, strict=True))
+            if place in pods
+        ),
         {
             "apiVersion": "v1",
             "kind": "Secret",
@@ -127,8 +144,13 @@ def made_for(order: StartOrder, settings: Settings, *, secret: Callable[[str, st
             "metadata": {"name": name, "labels": _labels(order, settings)},
             "stringData": values,
         },
-        _service(order, settings, name) if len(seats) > 1 else None,
+        _service(order, settings, name) if meets else None,
     )
+
+
+def _meets(order: StartOrder) -> bool:
+    """Whether its workers find each other by name: those of a gang, also of one that may become larger."""
+    return len(order.workers) > 1 or bool(order.launch.get("in_place"))
 
 
 def ranks_in_order(order: StartOrder) -> Sequence[WorkerSeat]:
@@ -150,9 +172,17 @@ def _labels(order: StartOrder, settings: Settings) -> dict[str, str]:
 
 
 def _pod(
-    order: StartOrder, settings: Settings, seat: WorkerSeat, place: int, kept: Mapping[str, str], secrets: Sequence[str], *, gang: bool
+    order: StartOrder,
+    settings: Settings,
+    seat: WorkerSeat,
+    place: int,
+    kept: Mapping[str, str],
+    secrets: Sequence[str],
+    *,
+    name: str,
+    gated: bool,
+    meets: bool,
 ) -> dict[str, Any]:
-    name = run_name(settings.tag, order.key)
     labels = {**_labels(order, settings), ROLE: plain(seat.role)[:LONGEST_NAME], INDEX: str(seat.index)}
     spec: dict[str, Any] = {
         "restartPolicy": "Never",
@@ -165,8 +195,10 @@ def _pod(
         "containers": [_container(order, settings, seat, place, kept, secrets)],
         "volumes": _volumes(order, settings, seat),
     }
-    if gang:
-        spec |= {"schedulingGates": [{"name": GATE}], "hostname": _host(seat), "subdomain": name}
+    if meets:
+        spec |= {"hostname": _host(seat), "subdomain": run_name(settings.tag, order.key)}
+    if gated:
+        spec["schedulingGates"] = [{"name": GATE}]
     if settings.service_account:
         spec["serviceAccountName"] = settings.service_account
     if settings.pull_secret:
@@ -176,7 +208,7 @@ def _pod(
     if settings.priority_class:
         spec["priorityClassName"] = settings.priority_class
     about = {SEQUENCE: str(order.sequence), OWNER: order.owner, QUEUE: order.team}
-    meta = {"name": pod_name(settings.tag, order.key, (seat.role, seat.index)), "labels": labels, "annotations": about}
+    meta = {"name": name, "labels": labels, "annotations": about}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}
 
 
@@ -318,7 +350,7 @@ def _ranks(order: StartOrder, settings: Settings) -> list[dict[str, str]]:
     seats = ranks_in_order(order)
     counts = [max(1, len(seat.gpus)) if _per_gpu(order) else 1 for seat in seats]
     world, first, found = sum(counts), 0, []
-    master = f"{_host(seats[0])}.{run_name(settings.tag, order.key)}" if len(seats) > 1 else "127.0.0.1"
+    master = f"{_host(seats[0])}.{run_name(settings.tag, order.key)}" if _meets(order) else "127.0.0.1"
     for place, (seat, count) in enumerate(zip(seats, counts, strict=True)):
         rank = {"GPUFLEET_FIRST_RANK": str(first)} if _per_gpu(order) else {"RANK": str(first), "ROLE_RANK": str(first), "LOCAL_RANK": "0"}
         found.append(

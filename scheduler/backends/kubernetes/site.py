@@ -6,14 +6,16 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock, local
+from time import monotonic
 from typing import TypeVar
 
 from scheduler.backends.base import BackendError, StartOrder
 from scheduler.backends.kubernetes.client import KubernetesClient, named
 from scheduler.backends.kubernetes.config import endpoint_of
+from scheduler.backends.kubernetes.errors import KubernetesFailed
 from scheduler.backends.kubernetes.pods import sub_path
 from scheduler.backends.kubernetes.runs import KEPT, Run, state_of
-from scheduler.backends.kubernetes.values import CONSOLE, Pod, Settings, pod_of
+from scheduler.backends.kubernetes.values import CONSOLE, Pod, Settings, node_of, pod_of
 from scheduler.backends.kubernetes.watching import Pods
 from scheduler.backends.manifests import Looker
 from scheduler.backends.old_checkpoints import Deleter
@@ -24,6 +26,7 @@ from scheduler.models import KubernetesRun
 T = TypeVar("T")
 PROBE_SECONDS = 1.0
 AT_ONCE = 8  # calls
+NODES_FOR = 20.0  # seconds that what is known of such a node is used
 
 
 class Site(RecordedRuns[Run]):
@@ -48,6 +51,7 @@ class Site(RecordedRuns[Run]):
         self._pods: Pods | None = None
         self._looker, self._deleter = Looker(), Deleter()
         self._block = local()
+        self._nodes: dict[str, tuple[float, bool]] = {}  # nodes of pods that do not go, and whether they answer
 
     @property
     def client(self) -> KubernetesClient:
@@ -78,6 +82,19 @@ class Site(RecordedRuns[Run]):
             yield
         finally:
             self._block.announced = {}
+
+    def _answers(self, node: str) -> bool:
+        """Whether a node whose pods do not go tells Kubernetes that it is there."""
+        at, answers = self._nodes.get(node, (0.0, True))
+        if monotonic() - at >= NODES_FOR:
+            try:
+                answers = node_of(self.client.get(f"/api/v1/nodes/{node}")).ready == "True"
+            except KubernetesFailed as fault:
+                if not fault.is_missing:
+                    raise
+                answers = False
+            self._nodes[node] = (monotonic(), answers)
+        return answers
 
     def _path(self, kind: str, name: str = "", part: str = "") -> str:
         return named(self.settings.namespace, kind, name, part)

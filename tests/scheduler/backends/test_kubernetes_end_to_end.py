@@ -1,5 +1,7 @@
 """The whole way of a job on Kubernetes: submitted, placed by the engine, carried out as pods, preempted, resumed and completed."""
 
+import os
+import signal
 from collections.abc import Iterator
 from contextlib import nullcontext
 from typing import Any
@@ -8,11 +10,27 @@ import pytest
 
 from gpufleet.core.times import now
 from scheduler.backends.registry import Backends
-from scheduler.models import HOLDING, Attempt, Checkpoint, Job, JobState, KubernetesCluster, KubernetesRun, Placement
+from scheduler.models import (
+    HOLDING,
+    Attempt,
+    Checkpoint,
+    Health,
+    Job,
+    JobState,
+    KubernetesCluster,
+    KubernetesRun,
+    Node,
+    Placement,
+    Replacement,
+)
+from scheduler.selectors.readiness import readiness_of
 from scheduler.services.hardware.kubernetes_nodes import kubernetes_nodes_reconcile
+from scheduler.services.jobs.replacing import job_replace
+from scheduler.services.jobs.scaling import job_scale
 from scheduler.services.loop.tick import Memory, tick_run
 from tests import builders
 from tests.invariants import fleet_faults
+from tests.scheduler.backends.elastic import Gang, grown_shrunk_and_repaired
 from tests.scheduler.backends.kubernetes_site import NODES, Api, Site
 from tests.scheduler.loop.worlds import leaf, submit
 from tests.servers import wait_until
@@ -187,3 +205,82 @@ def test_a_cordoned_node_gets_nothing_new(console, monkeypatch):
     finally:
         for name in NODES[1:]:
             console.site.api.admin.patch(f"/api/v1/nodes/{name}", {"spec": {"unschedulable": None}})
+
+
+def says(api: Api, node: str, ready: str) -> None:
+    condition = {"type": "Ready", "status": ready, "reason": "NodeStatusUnknown", "lastTransitionTime": "2026-01-01T00:00:00Z"}
+    api.admin.patch(f"/api/v1/nodes/{node}/status", {"status": {"conditions": [condition]}})
+
+
+def test_a_gang_is_grown_shrunk_and_repaired_in_place_while_its_healthy_workers_train_on(k8s_api, settings, tmp_path):
+    settings.SCHEDULER = {**settings.SCHEDULER, "MIN_RUNTIME_S": 0, "HYSTERESIS_S": 0}
+    volume = tmp_path / "volume"
+    volume.mkdir()
+    k8s_api.volume("trained", volume)
+    console = Console(k8s_api, claim="trained", mount="/trained", folder=str(volume), uid=0)
+    Node.objects.filter(name=NODES[-1]).update(spare=True)
+    top = volume / f"gpufleet-{console.site.settings.tag}" / "checkpoints"
+    gang = Gang(console, lambda job: top / job.public_id / "1", least=2, most=3, gpus=8, guaranteed=24)
+    gone = []
+
+    def lose(node: Node, process: int) -> None:
+        """The machine is off: nobody hears of its kubelet, and what ran there is gone."""
+        gone.append(node.name)
+        k8s_api.nodes.dead.add(node.name)
+        says(k8s_api, node.name, "Unknown")
+        os.kill(process, signal.SIGKILL)
+        Node.objects.filter(pk=node.pk).update(health=Health.DOWN)
+
+    try:
+        attempt = grown_shrunk_and_repaired(gang, most=3, lose=lose, saves=False)
+        assert attempt.outcome == "completed"
+        pods = {pod["metadata"]["name"] for pod in k8s_api.pods() if pod["metadata"]["labels"]["gpufleet/run"] == f"{gang.job.public_id}.1"}
+        row = KubernetesRun.objects.get(attempt_key=f"{gang.job.public_id}.1")
+        assert pods <= {*row.state["earlier"], *(worker["pod"] for worker in row.state["workers"])}, "none is left behind"
+    finally:
+        k8s_api.nodes.dead.difference_update(gone)
+        for name in gone:
+            says(k8s_api, name, "True")
+        console.site.backend.pods.stop()
+        k8s_api.clear()
+
+
+def test_replicas_of_a_service_come_and_are_replaced_while_the_others_serve(console, personas):
+    launch = {"shell": "trap 'exit 0' TERM; touch ready; while :; do sleep 0.05; done", "in_place": True}
+    launch |= {"ready": {"command": ["test", "-e", "ready"], "period_s": 1}}
+    role = {"name": "server", "min": 1, "max": 4, "gpus": 1, "desired": 2}
+    served = submit(
+        leaf("team", 32), gpus=1, job_class="inference", preemptible="when_borrowed", at=now(), spec={"roles": [role], "grace_s": 5}, launch=launch
+    )
+    access = personas.access("superuser")
+
+    def serving(replicas: int) -> dict[str, str] | None:
+        """The pods by replica, once so many can serve."""
+        console.tick()
+        found = readiness_of(Job.objects.get(pk=served.pk), Attempt.objects.filter(job=served).last())
+        labels = {
+            pod["metadata"]["uid"]: pod["metadata"]["labels"]["gpufleet/worker"]
+            for pod in console.site.api.pods()
+            if pod.get("status", {}).get("phase") == "Running"
+        }
+        return {index: uid for uid, index in labels.items()} if found is not None and found.ready == replicas == len(labels) else None
+
+    first = wait_until(lambda: serving(2), seconds=60, what="two to serve")
+    job_scale(access=access, job=Job.objects.get(pk=served.pk), replicas=3, now=now())
+    more = wait_until(lambda: serving(3), seconds=60, what="a third to serve")
+    assert first.items() <= more.items()
+
+    job_replace(access=access, job=Job.objects.get(pk=served.pk), reason="New weights.", now=now())
+    least = []
+
+    def done() -> bool:
+        console.tick()
+        least.append(readiness_of(Job.objects.get(pk=served.pk), Attempt.objects.get(job=served)).ready)
+        return not Replacement.objects.filter(over_at__isnull=True).exists()
+
+    wait_until(done, seconds=90, what="all three to be replaced")
+    assert (Replacement.objects.get().end, min(least)) == ("done", 2)
+    anew = wait_until(lambda: serving(3), seconds=60, what="three to serve")
+    assert not set(anew.values()) & set(more.values())
+    assert Attempt.objects.filter(job=served).count() == 1
+    assert not fleet_faults()
