@@ -159,8 +159,14 @@ def _burn_in(incident: Incident, settings: HealthSettings, is_sick: bool, now: d
     node, job = incident.node, incident.burn_in
     if not settings.burn_in_minutes:
         return _step(node, Health.HEALTHY, "No burn-in is asked for.")
-    if job is None or job.submitted_at < node.health_since:
-        _start_test(incident, settings, now)
+    is_old = job is not None and job.submitted_at < node.health_since
+    if job is not None and is_old and job.state not in ENDED:
+        cause = f"It tested {node.name} before its repair."
+        _try(lambda: job_stop(job=job, to=JobState.CANCELLED, outcome="cancelled", cause=cause, now=now, actor=RULES))
+        return None
+    if job is None or is_old:
+        # By the clock of whoever repaired it a moment ago: no test is older than the repair that it follows.
+        _start_test(incident, settings, max(now, node.health_since))
         return None
     is_lost = _has_left(job, node)
     if job.state == JobState.COMPLETED and not is_lost:

@@ -93,8 +93,10 @@ def test_a_node_that_falls_ill_has_its_gang_moved_to_a_spare_and_is_repaired_tes
     assert nodes_of(waiting) == {sick.name}, "no job that waits comes in between; it has the node that came back"
 
 
-def in_burn_in(personas: Personas, *, modes: Sequence[GpuMode] = (GpuMode.WHOLE,) * 2, backend: str = "simulated") -> Node:
-    """A node that a rule drained, and that a person has repaired since."""
+def in_burn_in(
+    personas: Personas, *, modes: Sequence[GpuMode] = (GpuMode.WHOLE,) * 2, backend: str = "simulated", after: timedelta = timedelta()
+) -> Node:
+    """A node that a rule drained, and that a person has repaired since, so long after minute 30."""
     HealthRule.objects.all().delete()
     builders.quota()
     node = builders.node(gpus=len(modes), of=builders.cluster(backend=backend))
@@ -106,7 +108,7 @@ def in_burn_in(personas: Personas, *, modes: Sequence[GpuMode] = (GpuMode.WHOLE,
     look(gpus, {}, at=NOON, xids=[(gpus[0], 79)])
     for minute in range(3):
         health_round(now=NOON + minute * MINUTE)
-    node_health_change(access=personas.access("operator"), node=node, to=Health.BURN_IN, reason="A new board.", now=NOON + 30 * MINUTE)
+    node_health_change(access=personas.access("operator"), node=node, to=Health.BURN_IN, reason="A new board.", now=NOON + 30 * MINUTE + after)
     rounds(gpus, 30, 32)
     return Node.objects.get(pk=node.pk)
 
@@ -134,6 +136,35 @@ def test_without_a_test_command_a_node_in_burn_in_waits_for_a_person(personas: P
     incident.refresh_from_db()
     assert incident.burn_in is not None
     assert incident.burn_in.launch["command"] == ["dcgmi", "diag", "-r", "2"]
+
+
+def test_a_node_that_is_repaired_a_moment_after_a_round_has_looked_at_its_clock_is_tested_once(
+    personas: Personas, caplog: pytest.LogCaptureFixture
+) -> None:
+    node = in_burn_in(personas, after=timedelta(milliseconds=13))
+    test = Incident.objects.get().burn_in
+    assert test is not None and test.submitted_at == node.health_since
+    rounds(gpus_of(node), 32, 35)
+
+    assert Job.objects.get() == test
+    assert "failed" not in caplog.text
+
+
+def test_a_test_that_began_before_the_node_was_repaired_is_ended_and_another_takes_its_place(
+    personas: Personas, caplog: pytest.LogCaptureFixture
+) -> None:
+    node = in_burn_in(personas)
+    Job.objects.update(submitted_at=NOON + 29 * MINUTE)
+    rounds(gpus_of(node), 32, 33)
+    old = Job.objects.get()
+    assert old.state in (JobState.CANCELLED, JobState.CHECKPOINTING)
+    for attempt in old.attempts.filter(ended_at__isnull=True):
+        attempts_ended(ends=[Ended(attempt.pk, 143, "")], now=NOON + 33 * MINUTE)
+    rounds(gpus_of(node), 33, 36)
+
+    test = Incident.objects.get().burn_in
+    assert test is not None and test != old and test.placements.filter(until__isnull=True).count() == 2
+    assert "failed" not in caplog.text
 
 
 def test_gpus_that_no_test_job_runs_on_have_not_passed(personas: Personas) -> None:
