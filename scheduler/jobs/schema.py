@@ -24,7 +24,7 @@ from pydantic_core import PydanticCustomError
 from gpufleet.core.strict import Strict
 from scheduler.jobs.image import LONGEST, PATTERN, image_fault
 from scheduler.jobs.shown import Shown
-from scheduler.jobs.stored import IN_IMAGE, PREEMPTIBLE, READY_FAILURES, READY_PERIOD, READY_TIMEOUT, READY_WAYS, replicas_fault
+from scheduler.jobs.stored import IN_IMAGE, PREEMPTIBLE, READY_FAILURES, READY_PERIOD, READY_TIMEOUT, READY_WAYS, is_elastic, replicas_fault
 from scheduler.loop.policy import DEFAULT_GRACE_SECONDS
 from scheduler.scenarios.kinds import MOST_WORKERS
 from scheduler.scenarios.nodes import MOST_GPUS
@@ -256,10 +256,18 @@ class Launch(Part):
         le=86_400,
         description="Ended after so long without activity of its GPUs, in whole minutes. Missing readings never end it.",
     )
-    in_place: Annotated[bool, Shown("Resized in place", "Its processes meet again by themselves, as torchrun's do.")] = Field(
-        default=False,
+    in_place: Annotated[
+        bool | None,
+        Shown(
+            "Resized in place",
+            "Its processes meet again by themselves, as torchrun's do.",
+            choices=(("true", "Yes"), ("false", "No: saves, stops and restarts")),
+            blank="If it is a service",
+        ),
+    ] = Field(
+        default=None,
         description="Its processes meet again by themselves when a worker joins, leaves or is lost, as torchrun's do. It is resized in place, and "
-        "its healthy workers stay.",
+        "its healthy workers stay. Unless stated: true of a service, as its replicas need not meet.",
     )
     ready: Ready | None = Field(default=None, description="How each worker is asked whether it can serve. Null: it is ready once it has started.")
     simulated: Annotated[dict[str, Any] | None, Shown("Behaviour", "How the job behaves there, as JSON.", kind="json")] = Field(
@@ -481,6 +489,14 @@ class JobDescription(Part):
         if self.launch.image is not None:
             document[IN_IMAGE] = True
         return document
+
+    @property
+    def launch_column(self) -> dict[str, Any]:
+        """What the job's row keeps of what it starts."""
+        kept = self.launch.model_dump(exclude_none=True, exclude_defaults=True)
+        if self.launch.in_place is None and self.job_class == "inference" and any(map(is_elastic, self.spec["roles"])):
+            kept["in_place"] = True
+        return kept
 
     @property
     def preemptible_column(self) -> str:

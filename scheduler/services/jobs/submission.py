@@ -487,7 +487,7 @@ def deferral_of(checked: Checked, tariffs: Tariffs, now: datetime) -> Deferral |
 
 def _job(checked: Checked, place: int, access: Access, now: datetime, due: Due | None, deferral: Deferral | None) -> Job:
     said = checked.description
-    launch = said.launch.model_dump(exclude_none=True, exclude_defaults=True)
+    launch = said.launch_column
     own: dict[str, str] = {}
     if said.array is not None:
         own = said.array.own(place)

@@ -299,3 +299,20 @@ def test_every_key_of_a_description_is_in_the_manual() -> None:
     keys += [field.alias or name for part in (RoleForm, Launch, Array, Saving, Placing) for name, field in part.model_fields.items()]
 
     assert [key for key in keys if f"`{key}`" not in manual] == []
+
+
+@pytest.mark.parametrize(
+    ("job_class", "most", "stated", "kept"),
+    [
+        ("inference", 3, {}, True),  # its replicas need not meet
+        ("inference", 3, {"in_place": False}, False),
+        ("inference", 1, {}, None),  # one gang, and no service
+        ("batch", 3, {}, None),
+        ("batch", 3, {"in_place": True}, True),
+    ],
+)
+def test_a_service_is_resized_in_place_unless_it_says_otherwise(job_class: str, most: int, stated: dict[str, Any], kept: bool | None) -> None:
+    launch = {"command": ["serve"]} | stated
+    (job,) = create(**{"class": job_class}, roles=[{"name": "server", "min": 1, "max": most, "gpus": 1}], launch=launch)
+
+    assert job.launch.get("in_place") is kept
