@@ -177,6 +177,8 @@ VARIABLES = (
     Variable("GPUFLEET_RATE_APPROVAL", "on or off", _switch, "off", "off"),
     Variable("GPUFLEET_SESSION_HOURS", "1 to 720", _whole(1, 720), "12", "12"),
     Variable("GPUFLEET_API_REQUESTS_PER_MINUTE", "10 to 1000000", _whole(10, 1_000_000), "600", "600"),
+    Variable("GPUFLEET_SUBMITS_PER_MINUTE", "0 to 1000000", _whole(0, 1_000_000), "1000", "1000"),
+    Variable("GPUFLEET_WAITING_LIMIT", "0 to 1000000", _whole(0, 1_000_000), "20000", "20000"),
     Variable("GPUFLEET_PLACEMENT", "pack, spread or fgd", _choice("pack", "spread", "fgd"), "pack", "pack"),
     Variable("GPUFLEET_MIN_RUNTIME_S", "0 to 86400", _whole(0, 86_400), "300", "300"),
     Variable("GPUFLEET_HYSTERESIS_S", "0 to 86400", _whole(0, 86_400), "300", "300"),

@@ -16,7 +16,7 @@ from ninja import NinjaAPI
 from ninja.errors import AuthenticationError, HttpError, Throttled
 from ninja.errors import ValidationError as RequestError
 
-from gpufleet.core.faults import RETRY_SECONDS, Conflict, Missing, Stale
+from gpufleet.core.faults import RETRY_SECONDS, Conflict, Missing, Stale, TooMany
 from gpufleet.core.schema_words import said
 
 log = structlog.get_logger(__name__)
@@ -104,6 +104,10 @@ def answer(request: HttpRequest, fault: Any) -> HttpResponse:
             errors = [{"path": _field_path(tuple(row["loc"])), "message": _said(row)} for row in fault.errors[:MOST_TOLD]]
             more = len(fault.errors) - len(errors)
             return problem(request, 422, "Nothing was changed." + (f" {more:,} more problems are not listed." if more else ""), errors)
+        case TooMany():
+            full = problem(request, 429, "Nothing was changed.", list(_messages(fault)))
+            full["Retry-After"] = str(fault.wait_seconds)
+            return full
         case ValidationError():
             return problem(request, 422, "Nothing was changed.", list(_messages(fault)))
         case RequestDataTooBig():

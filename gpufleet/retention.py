@@ -94,6 +94,7 @@ KINDS: tuple[Kind, ...] = (
     Kind("scheduler.UsageStep", timedelta(days=7), "at", "Only the newest is gone on from; as for plans."),
     Kind("scheduler.ShareStep", timedelta(days=31), "at", "A row an hour, for the plot of fairness over a month."),
     Kind("scheduler.SubmissionKey", timedelta(days=7), "at", "A client that tries a submission again does so within minutes."),
+    Kind("scheduler.SubmissionRate", None, why="A row for each person and node with submissions; goes with them."),
     Kind(
         "scheduler.JobBatch",
         timedelta(days=90),

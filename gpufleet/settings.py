@@ -318,6 +318,9 @@ CURRENCY = ENV["CURRENCY"]
 RATE_APPROVAL: bool = ENV["RATE_APPROVAL"]
 EXPORT_HOURS: int = ENV["EXPORT_HOURS"]
 API_REQUESTS_PER_MINUTE: int = ENV["API_REQUESTS_PER_MINUTE"]
+# How many jobs a person may submit in a minute, and how many may wait in a queue for which the quota tree states nothing. 0: any number.
+SUBMITS_PER_MINUTE: int = ENV["SUBMITS_PER_MINUTE"]
+WAITING_LIMIT: int = ENV["WAITING_LIMIT"]
 
 STATIC_URL = "/static/"
 STATICFILES_DIRS = [SITE_DIR / "static"]

@@ -12,6 +12,7 @@ from quotas.rules import (
     LONGEST_PATH,
     NODE_FIELDS,
     SHARE_FIELDS,
+    SUBMISSION_LIMITS,
     WIDTH,
     Faults,
     NodeValues,
@@ -169,7 +170,7 @@ FORMS: Mapping[str, tuple[tuple[type, ...], str]] = {
     **dict.fromkeys(("kind", "title", "cost_centre", "default_class"), ((str,), "a text")),
     **dict.fromkeys(("weight", "priority"), ((int,), "a whole number")),
     **dict.fromkeys(("overcommit", "needs_approval"), ((bool,), "true or false")),
-    **dict.fromkeys(("preempt_min_runtime_s", "reclaim_min_runtime_s"), ((int, type(None)), "a whole number or null")),
+    **dict.fromkeys(("preempt_min_runtime_s", "reclaim_min_runtime_s", *SUBMISSION_LIMITS), ((int, type(None)), "a whole number or null")),
     **dict.fromkeys(("shares", "policy"), ((dict,), "an object")),
 }
 

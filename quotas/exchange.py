@@ -12,7 +12,7 @@ from gpufleet.core.amounts import ungrouped
 from gpufleet.core.csvfile import harmless
 from quotas.drafts import Edit, NodeState, Tree, edits_between, edits_read, values_with
 from quotas.models import NodeKind
-from quotas.rules import NODE_FIELDS, Faults, NodeValues, Share, note
+from quotas.rules import NODE_FIELDS, SUBMISSION_LIMITS, Faults, NodeValues, Share, note
 
 FORMATS = ("yaml", "csv")
 MOST_ROWS = 20_000
@@ -21,7 +21,7 @@ PLAIN = tuple(name for name in NODE_FIELDS if name not in ("shares", "policy"))
 AMOUNTS = {"guaranteed": "guaranteed_milli", "limit": "limit_milli", "weight": "weight", "priority": "priority"}
 OF_TYPE = {f"type_{name}": name for name in AMOUNTS}
 COLUMNS = ("path", "id", *PLAIN, "gpu_type", *OF_TYPE)
-WHOLE = ("weight", "priority", "preempt_min_runtime_s", "reclaim_min_runtime_s")
+WHOLE = ("weight", "priority", "preempt_min_runtime_s", "reclaim_min_runtime_s", *SUBMISSION_LIMITS)
 YES_NO = ("overcommit", "needs_approval")
 DEFAULTS = asdict(NodeValues(NodeKind.PROJECT))
 Row = tuple[str, dict[str, Any]]  # where it stands in the file, and what it says

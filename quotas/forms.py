@@ -12,7 +12,7 @@ from gpufleet.core.amounts import ungrouped
 from gpufleet.core.lengths import length_written, seconds_read
 from quotas.models import NodeKind, QuotaNode
 from quotas.permissions import Scope
-from quotas.rules import CLASSES, NODE_FIELDS, POLICY, NodeValues, Rule, Share, said
+from quotas.rules import CLASSES, NODE_FIELDS, POLICY, SUBMISSION_LIMITS, NodeValues, Rule, Share, said
 
 UNLIMITED = ("unlimited", "none", "∞")
 SCOPE_LABELS = {
@@ -140,6 +140,15 @@ class NodeForm(forms.Form):
     reclaim_min_runtime_s = forms.IntegerField(
         required=False, min_value=0, label="Minimum run time, reclaim", help_text="Seconds; empty: the nearest value above."
     )
+    submits_per_minute = forms.IntegerField(
+        required=False,
+        min_value=0,
+        label="Submissions a minute",
+        help_text="Jobs, with all nodes below. 0: no limit; empty: the nearest value above.",
+    )
+    waiting_limit = forms.IntegerField(
+        required=False, min_value=0, label="Waiting limit", help_text="Waiting jobs at once. 0: no limit; empty: the nearest value above."
+    )
     default_class = forms.ChoiceField(
         required=False,
         choices=[("", "As the node above"), *((name, name.capitalize()) for name in CLASSES)],
@@ -168,7 +177,7 @@ class NodeForm(forms.Form):
         if fixed_name:
             del self.fields["name"]
         if not decides:
-            for name in ("kind", "weight", "priority", "preempt_min_runtime_s", "reclaim_min_runtime_s"):
+            for name in ("kind", "weight", "priority", "preempt_min_runtime_s", "reclaim_min_runtime_s", *SUBMISSION_LIMITS):
                 del self.fields[name]
         self.shares = [ShareForm(gpu_type, data, _share_initial(values.shares.get(gpu_type))) for gpu_type in gpu_types] if decides else []
 

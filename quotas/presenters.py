@@ -198,7 +198,11 @@ def past_rows(tree: Tree, states: Iterable[NodeState]) -> tuple[list[str], list[
     return types, rows
 
 
-FIELD_WORDS = {"preempt_min_runtime_s": "minimum run time, preemption (s)", "reclaim_min_runtime_s": "minimum run time, reclaim (s)"}
+FIELD_WORDS = {
+    "preempt_min_runtime_s": "minimum run time, preemption (s)",
+    "reclaim_min_runtime_s": "minimum run time, reclaim (s)",
+    "submits_per_minute": "submissions a minute",
+}
 
 
 def policy_told(policy: Mapping[str, int | str]) -> list[tuple[str, str]]:

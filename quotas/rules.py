@@ -15,6 +15,9 @@ MOST = 1_000_000_000  # a million GPUs: more than that is a slip of the keyboard
 HEAVIEST = 1_000_000
 LONGEST_SECONDS = 366 * 86_400
 CLASSES = ("inference", "interactive", "batch")
+# Each of a node: how many jobs may be submitted to it in a minute, and how many may wait there.
+SUBMISSION_LIMITS = ("submits_per_minute", "waiting_limit")
+MOST_JOBS = 1_000_000
 WIDTH = {kind: place for place, kind in enumerate(NodeKind.values)}
 
 Faults = dict[str, list[str]]
@@ -43,6 +46,8 @@ class NodeValues:
     shares: Mapping[str, Share] = field(default_factory=dict)
     preempt_min_runtime_s: int | None = None
     reclaim_min_runtime_s: int | None = None
+    submits_per_minute: int | None = None
+    waiting_limit: int | None = None
     default_class: str = ""
     needs_approval: bool = False
     policy: Mapping[str, int | str] = field(default_factory=dict)
@@ -128,6 +133,10 @@ def value_faults(values: NodeValues) -> Faults:
         length = getattr(values, name)
         if length is not None and not 0 <= length <= LONGEST_SECONDS:
             note(faults, name, f"It must lie between 0 and {LONGEST_SECONDS:,} s.")
+    for name in SUBMISSION_LIMITS:
+        limit = getattr(values, name)
+        if limit is not None and not 0 <= limit <= MOST_JOBS:
+            note(faults, name, f"It must lie between 0 and {MOST_JOBS:,}.")
     if values.default_class and values.default_class not in CLASSES:
         note(faults, "default_class", f"Choose one of {', '.join(CLASSES)}.")
     for name, value in values.policy.items():

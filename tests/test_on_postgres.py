@@ -20,6 +20,7 @@ PARTS = {
         *(f"tests/scheduler/test_bulk_{name}.py" for name in ("pages", "previews", "verdicts")),
         "tests/scheduler/test_planned_changes.py",
         "tests/scheduler/test_submitting_api.py",
+        "tests/scheduler/test_submission_limits.py",
         "tests/scheduler/test_saved_views.py",
         "tests/scheduler/schedules",
         "tests/scheduler/test_job_api.py",

@@ -54,13 +54,14 @@ QUEUES = [f"org/group-{number % 5}/queue-{number}" for number in range(30)]
 REPLAY_LIMIT_S = 900
 # As shipped. A shorter one protects nobody on a busy machine, where a job of a second is on the books until a tick has seen its end.
 PROTECTED_S = 300
+UNLIMITED = {"GPUFLEET_SUBMITS_PER_MINUTE": "0", "GPUFLEET_WAITING_LIMIT": "0"}
 
 
 class Installation:
     """A console over a temporary folder: on SQLite in one process, or as production on PostgreSQL and Redis in several."""
 
     def __init__(self, folder: Path, postgres: Postgres | None = None, redis: Redis | None = None, **settings: str) -> None:
-        self.settings = {"GPUFLEET_LOG_LEVEL": "error", "GPUFLEET_STARTS_PER_S": "10000", **settings}
+        self.settings = {"GPUFLEET_LOG_LEVEL": "error", "GPUFLEET_STARTS_PER_S": "10000", **UNLIMITED, **settings}
         self.is_production = postgres is not None and redis is not None
         self.folder = folder
         self.port = free_port()

@@ -17,9 +17,10 @@ from gpufleet.client.place import Place
 TRIES = 4
 NO_CONTENT = 204
 SECONDS = 30.0
+LONGEST_WAIT = 60.0  # what has room only later is refused at once
 AGAIN_AFTER = (0.3, 1.0, 3.0)
 BUSY = (429, 502, 503, 504)
-STATUSES = {401: NOT_ALLOWED, 403: NOT_ALLOWED, 404: NOT_THERE, 405: REFUSED, 409: REFUSED, 412: REFUSED, 413: REFUSED, 422: REFUSED}
+STATUSES = {401: NOT_ALLOWED, 403: NOT_ALLOWED, 404: NOT_THERE, 405: REFUSED, 409: REFUSED, 412: REFUSED, 413: REFUSED, 422: REFUSED, 429: REFUSED}
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
@@ -116,15 +117,15 @@ class Console:
             try:
                 return self._once(method, path, query, body, headers)
             except urllib.error.HTTPError as fault:
-                if fault.code not in BUSY or last:
-                    raise _told(fault, self.place) from fault
                 wait = float(fault.headers.get("Retry-After") or AGAIN_AFTER[number]) if fault.code == 429 else AGAIN_AFTER[number]
+                if fault.code not in BUSY or last or wait > LONGEST_WAIT:
+                    raise _told(fault, self.place) from fault
             except (urllib.error.URLError, TimeoutError, ConnectionError) as fault:
                 if last:
                     why = getattr(fault, "reason", fault)
                     raise ClientError(AWAY, f"{self.place.url} does not answer: {why}.") from fault
                 wait = AGAIN_AFTER[number]
-            self.pause(min(wait, 60.0))
+            self.pause(wait)
         raise AssertionError("the last try either answers or raises")
 
     def _once(self, method: str, path: str, query: Mapping[str, Any], body: Any, headers: Mapping[str, str]) -> Any:

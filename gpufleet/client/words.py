@@ -22,6 +22,7 @@ TONES = {
     "failed": "31",
     "cancelled": "2",
     "submitted": "34",
+    "delayed": "33",
     "skipped": "2",
     "missed": "33",
     "refused": "31",

@@ -2,6 +2,7 @@
 `PermissionDenied`; what a person may not see does not exist (`Http404`). What remains is here.
 """
 
+from django.core.exceptions import ValidationError
 from django.http import Http404
 
 NO_TEXT = "It holds a character that no text has."
@@ -22,6 +23,15 @@ class Stale(Conflict):
     def __init__(self, message: str, revision: int) -> None:
         super().__init__(message)
         self.revision = revision
+
+
+class TooMany(ValidationError):
+    """A limit leaves no room at present: in so many seconds the same may be tried again. `limit` is the kind of the limit."""
+
+    def __init__(self, faults: dict[str, list[str]], *, limit: str, wait_seconds: int) -> None:
+        super().__init__(faults)
+        self.limit = limit
+        self.wait_seconds = wait_seconds
 
 
 def text_faults(text: str, most: int, name: str = "reason") -> dict[str, list[str]]:

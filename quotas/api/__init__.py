@@ -2,8 +2,24 @@
 
 from ninja import Router
 
-from quotas.api import audit, budgets, changes, cost_exports, cost_mails, costs, fairness, ledger, people, rates, replays, roles, tokens, tree
+from quotas.api import (
+    audit,
+    budgets,
+    changes,
+    cost_exports,
+    cost_mails,
+    costs,
+    fairness,
+    ledger,
+    people,
+    rates,
+    replays,
+    roles,
+    submissions,
+    tokens,
+    tree,
+)
 
 router = Router()
-for part in (tree, changes, replays, fairness, budgets, ledger, costs, cost_exports, cost_mails, rates, roles, people, tokens, audit):
+for part in (tree, changes, replays, fairness, budgets, ledger, costs, cost_exports, cost_mails, rates, submissions, roles, people, tokens, audit):
     router.add_router("", part.router)

@@ -18,7 +18,7 @@ from gpufleet.navigation import access_of
 from quotas.models import NodeKind, QuotaNode
 from quotas.permissions import Can
 from quotas.presenters import summed
-from quotas.rules import CLASSES, GPU_TYPE, HEAVIEST, LONGEST_SECONDS, NAME, NODE_FIELDS, POLICY, NodeValues, Share
+from quotas.rules import CLASSES, GPU_TYPE, HEAVIEST, LONGEST_SECONDS, MOST_JOBS, NAME, NODE_FIELDS, POLICY, NodeValues, Share
 from quotas.rules import MOST as MOST_MILLI
 from quotas.selectors.nodes import node_for, tree_list, tree_page
 from quotas.services.nodes import node_archive, node_create, node_move, node_restore, node_update
@@ -31,6 +31,7 @@ REVISION = "The one that was read; an older one is answered with 409. Not needed
 RANGE: dict[str, Any] = {"minimum": 0, "maximum": HEAVIEST}
 AMOUNT: dict[str, Any] = {"minimum": 0, "maximum": MOST_MILLI}
 LENGTH: dict[str, Any] = {"minimum": 0, "maximum": LONGEST_SECONDS}
+JOBS: dict[str, Any] = {"minimum": 0, "maximum": MOST_JOBS}
 NODE_NAME: dict[str, Any] = {"pattern": f"^{NAME.pattern}$"}
 BY_TYPE: dict[str, Any] = {"propertyNames": {"pattern": f"^{GPU_TYPE.pattern}$"}}
 
@@ -59,6 +60,8 @@ class NodeIn(Schema):
     overcommit: bool = Field(False, description="Whether those below may be promised more than it is.")
     preempt_min_runtime_s: int | None = Field(None, description="Null: the nearest value above.", json_schema_extra=LENGTH)
     reclaim_min_runtime_s: int | None = Field(None, description="Null: the nearest value above.", json_schema_extra=LENGTH)
+    submits_per_minute: int | None = Field(None, description="Null: the nearest value above; 0: no limit.", json_schema_extra=JOBS)
+    waiting_limit: int | None = Field(None, description="Null: the nearest value above; 0: no limit.", json_schema_extra=JOBS)
     default_class: str = Field("", description="Of jobs that state none; empty: as the node above.", json_schema_extra={"enum": ["", *CLASSES]})
     needs_approval: bool = Field(False, description="Whether a second person approves changes here and below.")
     policy: dict[str, int | str] = Field(
@@ -111,6 +114,8 @@ class QuotaNodeFacts(Schema):
     overcommit: bool
     preempt_min_runtime_s: int | None
     reclaim_min_runtime_s: int | None
+    submits_per_minute: int | None
+    waiting_limit: int | None
     default_class: str
     needs_approval: bool
     policy: dict[str, int | str]

@@ -82,6 +82,8 @@ class QuotaNode(models.Model):
     overcommit = models.BooleanField(default=False, help_text="The children's guarantees may add up to more than this node's own.")
     preempt_min_runtime_s = models.PositiveIntegerField(null=True, blank=True, help_text="Null: the nearest value above.")
     reclaim_min_runtime_s = models.PositiveIntegerField(null=True, blank=True, help_text="Null: the nearest value above.")
+    submits_per_minute = models.PositiveIntegerField(null=True, blank=True, help_text="Null: the nearest value above; 0: no limit.")
+    waiting_limit = models.PositiveIntegerField(null=True, blank=True, help_text="Null: the nearest value above; 0: no limit.")
     default_class = models.CharField(max_length=12, blank=True, help_text="Class of jobs that state none; empty: the nearest value above.")
     needs_approval = models.BooleanField(default=False, help_text="A second person approves changes of this node and of all below it.")
     policy = models.JSONField(default=dict, blank=True, help_text="Fleet-wide rules; the top alone has them.")

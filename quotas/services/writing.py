@@ -14,10 +14,10 @@ from gpufleet.core.live.feed import feed_publish
 from quotas.drafts import Edit, Edited, NodeState, Tree, state_of, tree_edited
 from quotas.models import QuotaChange, QuotaNode, QuotaPath, QuotaShare, QuotaVersion
 from quotas.permissions import Access, Can
-from quotas.rules import NODE_FIELDS, SHARE_FIELDS, NodeValues, Share
+from quotas.rules import NODE_FIELDS, SHARE_FIELDS, SUBMISSION_LIMITS, NodeValues, Share
 from quotas.services.ledger import ledger_tree_changed
 
-DECIDED_ABOVE = ("kind", "weight", "priority", "shares", "preempt_min_runtime_s", "reclaim_min_runtime_s")
+DECIDED_ABOVE = ("kind", "weight", "priority", "shares", "preempt_min_runtime_s", "reclaim_min_runtime_s", *SUBMISSION_LIMITS)
 COLUMNS = tuple(name for name in NODE_FIELDS if name != "shares")
 ASIDE = "~"  # no name of a node begins so
 

@@ -36,7 +36,9 @@ from quotas.services.changes import CHANGED_MEANWHILE, Wanted, change_draft, edi
 from quotas.services.nodes import may_decide, node_archive, node_create, node_restore, node_values
 from quotas.services.roles import may_hand_out, roles_to_hand_out
 from quotas.views.confirm import confirm
+from scheduler.presenters.submission_limits import submissions_told
 from scheduler.presenters.tree_changes import tree_told
+from scheduler.selectors.submission_limits import submission_use
 from scheduler.selectors.usage import gpu_types_known, held_by_quota
 from scheduler.services.forecasts.previews import tree_preview
 
@@ -122,6 +124,7 @@ def node_context(access: Access, node: QuotaNode, grant: GrantForm | None = None
         "version": version,
         "range": chosen,
         "chart": team_chart(node, access=access, chosen=chosen, now=now()),
+        "submissions": submissions_told(node, submission_use(node, now=now())),
         "ahead": ahead_told(now=now(), quota=node),
         "week_ago": f"{now() - timedelta(days=7):%Y-%m-%d}",
         "crumbs": [(step, ancestors.get("/".join(steps[: depth + 1]))) for depth, step in enumerate(steps[:-1])],

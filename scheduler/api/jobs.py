@@ -199,7 +199,10 @@ def job_batch(request: HttpRequest, asked: Query[SubmitQuery], body: BatchIn) ->
         judged = submissions_dry(access=access, wishes=[wish.description for wish in body.jobs], now=now())
         return answered({"verdicts": [_judged(one) for one in judged]})
     verdicts = submissions_each(access=access, wishes=[(wish.key, wish.description) for wish in body.jobs], now=now())
-    return answered({"verdicts": [_verdict(verdict) for verdict in verdicts]})
+    answer = answered({"verdicts": [_verdict(verdict) for verdict in verdicts]})
+    if waits := [verdict.wait_seconds for verdict in verdicts if verdict.wait_seconds]:
+        answer["Retry-After"] = str(max(waits))
+    return answer
 
 
 def _verdict(verdict: Verdict) -> dict[str, Any]:

@@ -43,8 +43,14 @@ DELIVERY = Timed("gpufleet_webhook_try_seconds", "How long a try to deliver to a
 MAILS = Counted("gpufleet_notice_mails", "Mails with notices: sent, or failed (tried again later).", ("outcome",))
 SOURCE_FAULTS = Counted("gpufleet_telemetry_faults", "Readings of a source of telemetry that failed or were given up.", ("source",))
 ROUND_FAULTS = Counted("gpufleet_round_faults", "Rows of a round that failed and were passed over; the others were done.", ("round",))
+SUBMISSIONS_LIMITED = Counted(
+    "gpufleet_submissions_limited", "Submissions that a limit refused for a while: rate of a person, rate of a node, or waiting jobs.", ("limit",)
+)
 
-MEASURES = (TICK, PHASE, PLANS, DECISIONS, CONFLICTS, WAITED, CALL, CALL_FAULTS, ORDER, DELIVERIES, DELIVERY, MAILS, SOURCE_FAULTS, ROUND_FAULTS)
+MEASURES = (
+    *(TICK, PHASE, PLANS, DECISIONS, CONFLICTS, WAITED, CALL, CALL_FAULTS, ORDER, DELIVERIES, DELIVERY, MAILS, SOURCE_FAULTS, ROUND_FAULTS),
+    SUBMISSIONS_LIMITED,
+)
 
 # The name under which the scheduler writes down, every few seconds, that it has finished a tick.
 TICK_FINISHED = "tick finished"

@@ -40,7 +40,22 @@ from scheduler.models.inventory import (
     Pool,
     TopologyLevel,
 )
-from scheduler.models.jobs import ENDED, HOLDING, Attempt, Dependency, Job, JobClass, JobEvent, JobMark, JobState, MarkKind, Placement, Wait, WaitKind
+from scheduler.models.jobs import (
+    ENDED,
+    HOLDING,
+    WAITING,
+    Attempt,
+    Dependency,
+    Job,
+    JobClass,
+    JobEvent,
+    JobMark,
+    JobState,
+    MarkKind,
+    Placement,
+    Wait,
+    WaitKind,
+)
 from scheduler.models.loop import KeptApart, LearnedOverrun, Lease, Outlook, PlanRecord, Prediction, Promise, PromisedSeat, Repartition, UsualDemand
 from scheduler.models.measures import Measure
 from scheduler.models.notices import (
@@ -65,6 +80,7 @@ from scheduler.models.replays import GOING_ON, LOST, LOST_AFTER, QuotaReplay, Re
 from scheduler.models.saved_views import SavedView, ViewedList
 from scheduler.models.scaling import Replacement, ReplacementEnd, ReplacementStep, ReplicaRule, Scaling, ScalingEnd, StepEnd, WorkerState
 from scheduler.models.schedules import CatchUp, Overlap, RunOutcome, Schedule, ScheduleRun
+from scheduler.models.submission_rates import SubmissionRate
 from scheduler.models.sweeps import Sweep, SweepAxis
 from scheduler.models.templates import JobDraft, JobTemplate, JobTemplateVersion, TemplateSpeeds
 from scheduler.models.timeline import USES, CapacityEntry, ShareStep, UsageStep
@@ -80,6 +96,7 @@ __all__ = [
     "LOST_AFTER",
     "OPEN_SPLITS",
     "USES",
+    "WAITING",
     "Attempt",
     "BesideHow",
     "CapacityEntry",
@@ -165,6 +182,7 @@ __all__ = [
     "SplitState",
     "StepEnd",
     "SubmissionKey",
+    "SubmissionRate",
     "Sweep",
     "SweepAxis",
     "TemplateSpeeds",

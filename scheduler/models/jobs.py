@@ -31,6 +31,7 @@ class JobState(models.TextChoices):
 
 
 # A reserved job has been promised GPUs that somebody else still leaves (`Promise`); it holds none yet.
+WAITING = (JobState.QUEUED, JobState.RESERVED, JobState.PREEMPTED)
 HOLDING = (JobState.STARTING, JobState.RUNNING, JobState.CHECKPOINTING, JobState.RESUMING, JobState.DEGRADED)
 ENDED = (JobState.COMPLETED, JobState.FAILED, JobState.CANCELLED)
 
@@ -88,6 +89,7 @@ class Job(models.Model):
             models.Index(fields=["state", "-id"], name="job_state"),
             models.Index(fields=["quota", "-id"], name="job_quota"),
             models.Index(fields=["-submitted_at", "-id"], name="job_submitted"),
+            models.Index(fields=["quota"], name="job_waiting", condition=Q(state__in=WAITING)),
             models.Index(fields=["array", "array_index"], name="job_array", condition=~Q(array="")),
             models.Index(fields=["cost_centre", "-submitted_at", "-id"], name="job_cost_centre", condition=~Q(cost_centre="")),
             models.Index(fields=["schedule", "due_at"], name="job_schedule", condition=Q(schedule__isnull=False)),

@@ -79,6 +79,7 @@ class Schedule(models.Model):
 
 class RunOutcome(models.TextChoices):
     SUBMITTED = "submitted", "Submitted"
+    DELAYED = "delayed", "Delayed"
     SKIPPED = "skipped", "Left out"
     MISSED = "missed", "Let go"
     REFUSED = "refused", "Refused"

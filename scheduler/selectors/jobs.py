@@ -23,6 +23,7 @@ from quotas.selectors.nodes import leaves_where
 from scheduler.models import (
     ENDED,
     HOLDING,
+    WAITING,
     Attempt,
     Checkpoint,
     CheckpointShard,
@@ -38,7 +39,6 @@ from scheduler.models import (
 )
 from scheduler.selectors.discretion import Discretion
 
-WAITING = (JobState.QUEUED, JobState.RESERVED, JobState.PREEMPTED)
 PHASES = {"waiting": WAITING, "holding": HOLDING, "ended": ENDED}
 COUNTED = ("waiting", "holding")
 EVENTS_SHOWN = 100

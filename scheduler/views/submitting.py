@@ -11,6 +11,7 @@ from django.shortcuts import get_object_or_404, redirect, render
 from django.template.loader import render_to_string
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
+from gpufleet.core.faults import TooMany
 from gpufleet.core.times import now
 from gpufleet.web import Access, Can, access_of, requires
 from scheduler.backends.registry import is_simulated
@@ -109,7 +110,14 @@ def job_new(request: HttpRequest) -> HttpResponse:
     sent = _judged(access, _sent(request))
     if sent.checked is None or sent.faults:
         return _page(request, access, start, sent, status=422, looked=True)
-    jobs = submissions_write(checked=[sent.checked], access=access, now=now(), actor=access.actor)
+    try:
+        jobs = submissions_write(checked=[sent.checked], access=access, now=now(), actor=access.actor)
+    except ValidationError as fault:  # there is no room for it
+        sent.faults, sent.checked = fault.message_dict, None
+        answer = _page(request, access, start, sent, status=429 if isinstance(fault, TooMany) else 422, looked=True)
+        if isinstance(fault, TooMany):
+            answer["Retry-After"] = str(fault.wait_seconds)
+        return answer
     draft_delete(access=access, public=request.POST.get("_draft", ""))
     first = jobs[0]
     if len(jobs) > 1:

@@ -574,6 +574,7 @@ API = [
     Expect("GET", "api/v1/clusters/{name}/pools/{pool}/telemetry", SEES, lambda w: w.pool, tokens=ALL_SCOPES),
     Expect("GET", "api/v1/quotas/{public_id}/telemetry", SEES, team, tokens=ALL_SCOPES),
     Expect("GET", "api/v1/quotas/{public_id}/fairness", SEES, team, data=lambda w: {"type": w.gpu.gpu_type_id}, tokens=ALL_SCOPES),
+    Expect("GET", "api/v1/quotas/{public_id}/submissions", SEES, team, tokens=ALL_SCOPES),
     Expect("GET", "api/v1/jobs/{public_id}/telemetry", SEES, FIELDS["job"], tokens=ALL_SCOPES),
     Expect("GET", "api/v1/jobs/{public_id}/replacements", SEES, FIELDS["replaced service"], tokens=ALL_SCOPES),
     Expect("POST", "api/v1/jobs/{public_id}/replacements", STEERS, FIELDS["placed service"], data=lambda w: {"within_s": 60}, tokens=STEERING),

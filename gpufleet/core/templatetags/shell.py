@@ -85,6 +85,7 @@ LOOKS: dict[str, Look] = {
     "superuser": Look("move", "key", "Superuser"),
     "ended": Look("rest", "stop", "Ended"),
     "submitted": Look("good", "check", "Submitted"),
+    "delayed": Look("warn", "clock", "Delayed"),
     "skipped": Look("rest", "right", "Left out"),
     "missed": Look("warn", "clock", "Missed"),
     "refused": Look("bad", "cross", "Refused"),

@@ -22,6 +22,7 @@ from scheduler.models import ENDED, HOLDING, Attempt, Job, JobState, OrderKind, 
 from scheduler.selectors.energy import Tariffs
 from scheduler.selectors.jobs import must_steer
 from scheduler.selectors.templates import template_kept
+from scheduler.services.jobs.admission import Wish, submissions_admit
 from scheduler.services.jobs.deferring import JUDGED_BY, deferral_set, deferral_take, deferring_faults, may_be_deferred
 from scheduler.services.jobs.jobs import job_stop
 from scheduler.services.jobs.marks import labels_renew
@@ -245,6 +246,8 @@ def job_enqueue(*, access: Access, job: Job, reason: str, now: datetime, revisio
         if fresh.deadline is not None and fresh.deadline <= now:
             raise ValidationError({"deadline": "It lies in the past."})
         (checked,) = submissions_check(access=access, descriptions=[description_of(fresh, now)], now=now)
+        if full := submissions_admit(wishes=[Wish(checked.quota, 1, counts=False)], user=access.actor.user, now=now):
+            raise full
         steps.move(fresh, JobState.QUEUED, cause, submitted_at=steps.now, gpus_milli=checked.gpus_milli)
         if may_be_deferred(fresh, now) and fresh.held_at is None and not checked.after:
             deferral_take(steps, fresh, Tariffs(now), now=now)

@@ -12,7 +12,7 @@ import orjson
 from django.core.exceptions import PermissionDenied, ValidationError
 from django.db import DEFAULT_DB_ALIAS, connection, connections, transaction
 
-from gpufleet.core.faults import Conflict
+from gpufleet.core.faults import Conflict, TooMany
 from gpufleet.core.models import User
 from gpufleet.core.prepared import PreparedUpdate, prepared_cursor, sent_ahead
 from gpufleet.core.times import MomentField
@@ -20,6 +20,7 @@ from quotas.permissions import Access, Can
 from scheduler.jobs.reading import Faults
 from scheduler.jobs.storable import unstorable
 from scheduler.models import Job, SubmissionKey
+from scheduler.services.jobs.admission import refusals_counted, refusals_write, submissions_admit_each
 from scheduler.services.jobs.submission import Checked, submission_create, submissions_judge, submissions_write
 
 KEY_LENGTH = 100
@@ -41,7 +42,7 @@ def submission_once(*, access: Access, description: Mapping[str, Any], key: str,
         raise ValidationError({"Idempotency-Key": wrong})
     if not key or unstorable(description):
         return Submitted(submission_create(access=access, description=description, now=now, actor=access.actor))
-    with transaction.atomic():
+    with refusals_counted(), transaction.atomic():
         taken = key_take(user=user, key=key, said=description, now=now)
         if isinstance(taken, SubmissionKey):
             return Submitted(list(_repeated({0: taken}, access)[0].jobs), repeated=True)
@@ -93,6 +94,12 @@ class Verdict:
     jobs: tuple[Job, ...] = ()
     faults: Mapping[str, Sequence[str]] | None = None
     repeated: bool = False
+    fault: ValidationError | None = None  # of one that holds, and for which there is no room
+
+    @property
+    def wait_seconds(self) -> int:
+        """After which the same may be tried again; 0: it makes no difference."""
+        return self.fault.wait_seconds if isinstance(self.fault, TooMany) else 0
 
 
 def submissions_each(*, access: Access, wishes: Sequence[tuple[str, Any]], now: datetime) -> list[Verdict]:
@@ -126,6 +133,8 @@ def submissions_each(*, access: Access, wishes: Sequence[tuple[str, Any]], now: 
         for row, verdict in zip(kept, (verdict for place, verdict in made.items() if verdict.jobs and place in used), strict=True):
             row.jobs = [job.public_id for job in verdict.jobs]
         SubmissionKey.objects.bulk_update(kept, ["jobs"], batch_size=100)
+    if any(isinstance(verdict.fault, TooMany) for verdict in made.values()):
+        refusals_write()
     return [verdicts.get(place) or made[place] for place in range(len(wishes))]
 
 
@@ -155,11 +164,18 @@ def _made(access: Access, wishes: Sequence[tuple[int, Any]], now: datetime) -> d
     """Those that hold are submitted together, those that do not are left out with their faults."""
     judged = submissions_judge(access=access, descriptions=[wish for _, wish in wishes], now=now)
     good = [one for one in judged if isinstance(one, Checked)]
-    jobs = iter(submissions_write(checked=good, access=access, now=now, actor=access.actor))
-    return {
-        place: Verdict(tuple(next(jobs) for _ in range(one.count))) if isinstance(one, Checked) else Verdict(faults=one)
-        for (place, _), one in zip(wishes, judged, strict=True)
-    }
+    full = submissions_admit_each(wishes=[one.wish for one in good], user=access.actor.user, now=now)
+    admitted = [one for one, fault in zip(good, full, strict=True) if fault is None]
+    jobs = iter(submissions_write(checked=admitted, access=access, now=now, actor=access.actor, is_admitted=True))
+    verdicts, faults = {}, iter(full)
+    for (place, _), one in zip(wishes, judged, strict=True):
+        if not isinstance(one, Checked):
+            verdicts[place] = Verdict(faults=one)
+        elif (fault := next(faults)) is not None:
+            verdicts[place] = Verdict(faults=fault.message_dict, fault=fault)
+        else:
+            verdicts[place] = Verdict(tuple(next(jobs) for _ in range(one.count)))
+    return verdicts
 
 
 def submissions_dry(*, access: Access, wishes: Sequence[Any], now: datetime) -> list[Checked | Faults]:

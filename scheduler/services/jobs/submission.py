@@ -39,6 +39,7 @@ from scheduler.notify.happenings import Happened
 from scheduler.selectors.energy import Tariffs
 from scheduler.selectors.template_speeds import speeds_given
 from scheduler.selectors.templates import template_named
+from scheduler.services.jobs.admission import Wish, refusals_counted, submissions_admit
 from scheduler.services.jobs.deferring import Deferral, Wanted, deferral_judge, deferring_faults
 from scheduler.services.jobs.marks import marks_write
 from scheduler.services.loop.lease import lease_want
@@ -82,6 +83,11 @@ class Checked:
         """How many jobs it is."""
         return self.description.array.count if self.description.array else 1
 
+    @property
+    def wish(self) -> Wish:
+        """What there has to be room for."""
+        return Wish(self.quota, self.count, waits=not self.description.draft)
+
 
 @dataclass(frozen=True, slots=True)
 class Due:
@@ -112,19 +118,29 @@ def submissions_write(
     actor: Actor,
     due: Due | None = None,
     also: Callable[[list[Job]], None] | None = None,
+    is_admitted: bool = False,
 ) -> list[Job]:
-    """The jobs of descriptions that were checked, in their order; those of an array follow each other. With `due` a schedule submits them."""
+    """The jobs of descriptions that were checked, in their order; those of an array follow each other. With `due` a schedule submits them.
+
+    `TooMany` where a limit has no room for all of them now, unless the caller's transaction has admitted them already.
+    """
     if not checked:
         return []
     news = News()
     few = sum(one.count * max(1, len(one.description.after)) for one in checked) <= FEW
+    jobs: list[Job] = []
     with transaction.atomic(savepoint=False), sent_ahead() if few else nullcontext():
-        jobs = _write(checked, access, now, actor, news, due)
-        if also is not None:
-            also(jobs)
-        news.publish()
-        if any(job.state == JobState.QUEUED for job in jobs):
-            lease_want()
+        full = None if is_admitted else submissions_admit(wishes=[one.wish for one in checked], user=access.actor.user, now=now)
+        if full is None:
+            jobs = _write(checked, access, now, actor, news, due)
+            if also is not None:
+                also(jobs)
+            news.publish()
+            if any(job.state == JobState.QUEUED for job in jobs):
+                lease_want()
+    if full is not None:  # outside, so that a transaction of the caller's goes on
+        with refusals_counted():
+            raise full
     return jobs
 
 

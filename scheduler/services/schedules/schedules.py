@@ -13,10 +13,11 @@ from typing import Any
 
 from django.core.exceptions import PermissionDenied, ValidationError
 from django.db import IntegrityError, connection, transaction
+from django.db.models import QuerySet
 from django.utils.text import Truncator
 
 from gpufleet.core.audit import SYSTEM, audit_record
-from gpufleet.core.faults import Conflict
+from gpufleet.core.faults import Conflict, TooMany
 from gpufleet.core.ids import public_id
 from gpufleet.core.live.news import News
 from gpufleet.core.models import User
@@ -47,6 +48,7 @@ MOST_A_TURN = 100  # times of one schedule
 MOST_AT_A_TURN = 500  # schedules
 # A turn comes every few seconds: what is later than this was missed.
 ON_TIME = timedelta(minutes=5)
+AGAIN = timedelta(seconds=10)  # after a limit had no room
 MOST_REFUSALS = 5
 FURTHEST_BACK = timedelta(days=400)
 # A moment that never comes again is nothing for a job that does.
@@ -275,8 +277,8 @@ def schedule_step(*, key: int, now: datetime) -> bool:
         except NoTimes as fault:
             _pause(schedule, f"It has no times any more: {fault}", now)
             return True
-        if not ScheduleRun.objects.filter(schedule=schedule, due_at=step.due).exists():
-            _deal_with(schedule, step, now)
+        if not _dealt_with(schedule).filter(due_at=step.due).exists() and not _deal_with(schedule, step, now):
+            return False  # it is tried again in the next turn, as long as its rules submit it then
         schedule.last_due, schedule.next_due = step.due, step.following
         schedule.save(update_fields=["last_due", "next_due", "refusals", "paused_at", "paused_by", "paused_reason", "revision"])
         _tell(schedule)
@@ -316,11 +318,35 @@ def step_of(schedule: Schedule, now: datetime) -> Step:
     return Step(first, rhythm.after(first))
 
 
-def _deal_with(schedule: Schedule, step: Step, now: datetime) -> None:
+def _dealt_with(schedule: Schedule) -> QuerySet[ScheduleRun]:
+    return ScheduleRun.objects.filter(schedule=schedule).exclude(outcome=RunOutcome.DELAYED)
+
+
+def _deal_with(schedule: Schedule, step: Step, now: datetime) -> bool:
+    """False: a limit has no room for it yet, which its run says."""
+    delayed = ScheduleRun.objects.filter(schedule=schedule, outcome=RunOutcome.DELAYED, due_at__lte=step.due)
+    last = delayed.order_by("-due_at").first()
     if step.first is not None:
-        passed = {"first_due": step.first if step.times > 1 else None, "times": step.times}
-        ScheduleRun.objects.create(schedule=schedule, due_at=step.due, at=now, outcome=RunOutcome.MISSED, note=_missed(schedule, now), **passed)
-        return
+        delayed.delete()
+        note = last.note if last is not None else _missed(schedule, now)
+        passed = {"first_due": step.first if step.times > 1 else None, "times": step.times, "note": note}
+        ScheduleRun.objects.create(schedule=schedule, due_at=step.due, at=now, outcome=RunOutcome.MISSED, **passed)
+        return True
+    if last is not None and last.due_at == step.due and last.at > now - AGAIN:
+        return False
+    try:
+        with transaction.atomic():
+            delayed.delete()
+            _submit_due(schedule, step, now)
+    except TooMany as fault:
+        told = {"at": now, "outcome": RunOutcome.DELAYED, "note": Truncator(" ".join(fault.messages)).chars(NOTE_LENGTH)}
+        ScheduleRun.objects.update_or_create(schedule=schedule, due_at=step.due, defaults=told)
+        _tell(schedule)
+        return False
+    return True
+
+
+def _submit_due(schedule: Schedule, step: Step, now: datetime) -> None:
     access = _access_of_owner(schedule)
     if fault := _right_fault(access, schedule):
         # Trying again does not help: somebody must give him the role, or take the schedule over.
@@ -346,14 +372,22 @@ def _missed(schedule: Schedule, now: datetime) -> str:
 
 
 def _submitted(schedule: Schedule, access: Access, due: datetime, earlier: list[Job], now: datetime, by: str = "") -> ScheduleRun | Faults:
-    """The run with its jobs, in the caller's transaction and by `access`, its owner's; or why it is refused, and nothing written."""
+    """The run with its jobs, in the caller's transaction and by `access`, its owner's; or why it is refused, and nothing written.
+
+    `TooMany` where there is no room for it yet.
+    """
     try:
         checked = submissions_check(access=access, descriptions=[{**schedule.description, "quota": schedule.quota.path}], now=now)
     except ValidationError as fault:
         return dict(fault.message_dict)
     replacing = Steps(now=now, actor=access.actor)
     locked = jobs_locked(job.pk for job in earlier) if schedule.overlap == Overlap.REPLACE else {}
-    jobs = submissions_write(checked=checked, access=access, now=now, actor=access.actor, due=Due(schedule.public_id, due))
+    try:
+        jobs = submissions_write(checked=checked, access=access, now=now, actor=access.actor, due=Due(schedule.public_id, due))
+    except TooMany:
+        raise
+    except ValidationError as fault:  # more than may ever wait there
+        return dict(fault.message_dict)
     gone = _replace(replacing, list(locked.values()), f"Replaced by {jobs[0].public_id}, the next run of {schedule.public_id}.")
     ends = [job.public_id for job in (jobs if len(jobs) == 1 else (jobs[0], jobs[-1]))]
     note = f"It replaced {_named(gone)}." if gone else ""

@@ -329,6 +329,25 @@ def test_many_documents_are_few_requests_that_are_safe_to_repeat(run, tmp_path, 
     assert Job.objects.count() == 10
 
 
+def test_what_fits_within_a_minute_is_sent_again_and_what_does_not_is_refused(run, settings, monkeypatch):
+    settings.SUBMITS_PER_MINUTE, pauses = 2, []
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        settings.SUBMITS_PER_MINUTE = 1000
+
+    monkeypatch.setattr("gpufleet.client.commands.console_meant", lambda: Console(place_now(), pause=pause))
+    described = ("submit", "--name", "x", "--quota", TEAM, "--gpus", "1", "--array")
+    assert run(*described, "20", **SUBMIT)[0] == 0
+
+    status, _, err = run(*described, "19", **SUBMIT)
+    assert (status, pauses) == (5, [])
+    assert "Too many requests" in err and "submitter may submit 2 jobs a minute; this array of 19 fits at" in err
+    assert run("submit", "--name", "x", "--quota", TEAM, "--gpus", "1", **SUBMIT)[0] == 0
+    assert len(pauses) == 1 and 20 < pauses[0] <= 30
+    assert Job.objects.count() == 21
+
+
 def test_a_job_is_followed_to_its_end(run, monkeypatch):
     """Submitted, started by the loop on the simulated back-end, its log printed as it grows, and waited for."""
     home, moment = cluster(), [now()]
