@@ -17,6 +17,12 @@ STATED = Prepared(
     lambda paths: QuotaNode.objects.filter(path__among=paths).order_by("-depth").values_list("pk", "path", "submits_per_minute", "waiting_limit")
 )
 
+COUNTED: Prepared[int] = Prepared(
+    lambda node: (
+        Job.objects.filter(quota=node, state__in=WAITING).order_by().values("quota").annotate(jobs=Count("pk")).values_list("jobs", flat=True)
+    )
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Limit:
@@ -59,7 +65,7 @@ def _way_up(path: str) -> list[str]:
 def waiting_under(limit: Limit) -> int:
     """How many jobs wait that the limit is about."""
     if not limit.is_stated:
-        return Job.objects.filter(quota=limit.node, state__in=WAITING).count()
+        return COUNTED.first(limit.node) or 0
     waiting = Job.objects.filter(within_path(limit.path, "quota__path"), state__in=WAITING)
     below = QuotaNode.objects.filter(path__startswith=f"{limit.path}/", waiting_limit__isnull=False)
     for path in below.values_list("path", flat=True):

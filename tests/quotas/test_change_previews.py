@@ -335,3 +335,15 @@ def test_a_move_is_previewed_on_its_own_page_before_it_is_done(world: Personas):
     back = QuotaChange.objects.get(reverts=change)
     client.post(f"/quotas/changes/{back.public_id}/step/", {"step": "apply", "revision": back.revision})
     assert QuotaNode.objects.get(pk=node.pk).path == "acme/product/search"
+
+
+def test_a_waiting_limit_below_what_waits_is_warned_of(world: Personas):
+    for name in ("a", "b"):
+        builders.job(name, on=world.nodes["acme/research/nlp"])
+
+    def told(limit: int) -> list[str]:
+        edit = {"op": "update", "node": world.nodes["acme/research"].public_id, "set": {"waiting_limit": limit, "submits_per_minute": 60}}
+        return [text for text in _preview(world, "superuser", edit).warnings if "Waiting limit" in text]
+
+    assert told(1) == ["Waiting limit of acme/research: 1, with 2 jobs waiting. Nothing more is submitted there until fewer wait."]
+    assert told(2) == told(0) == []

@@ -385,11 +385,16 @@ def test_the_limits_of_a_node_are_decided_above_it(personas):
     assert (node_of.submits_per_minute, node_of.waiting_limit) == (60, 0)
 
 
-@pytest.mark.django_db
-def test_refusals_are_counted(submit, settings):
+@pytest.mark.django_db(transaction=True)
+def test_a_refusal_is_written_down_also_where_no_scheduler_runs(personas, settings):
     settings.SUBMITS_PER_MINUTE = 1
-    submit(10)
+    node(gpus=1)
     tally.take()
+    browser = personas.client("submitter")
 
-    refused(submit)
-    assert tally.take() == {("gpufleet_submissions_limited", '["person"]', "count"): 1}
+    for path, body in (("jobs", WISH | {"array": {"size": 10}}), ("jobs", WISH), ("submissions", {"jobs": [{"description": WISH}]})):
+        for key in ("", "one"):
+            headers = {"Idempotency-Key": key} if key else {}
+            browser.post(f"/api/v1/{path}", body, content_type="application/json", headers=headers)
+    told = personas.client("superuser").get("/metrics").content.decode()
+    assert 'gpufleet_submissions_limited_total{limit="person"} 5.0' in told

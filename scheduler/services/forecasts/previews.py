@@ -22,6 +22,7 @@ from scheduler.engine.state.state import Kept
 from scheduler.loop.policy import policy, ruled
 from scheduler.models import Job
 from scheduler.selectors.discretion import Discretion
+from scheduler.selectors.submission_limits import Limit, waiting_under
 from scheduler.selectors.usage import held_by_quota
 from scheduler.services.forecasts.differences import differences
 from scheduler.services.loop.past import past_usage_if
@@ -237,6 +238,9 @@ def _warnings(before: Tree, after: Tree, capacity: Mapping[str, int]) -> Iterabl
     for state in after.in_order():
         old = before.get(state.id)
         path = after.paths[state.id]
+        most = state.values.waiting_limit
+        if old is not None and most and most != old.values.waiting_limit and (waits := waiting_under(Limit(0, before.paths[state.id], most))) > most:
+            yield path, f"Waiting limit of {path}: {most:,}, with {waits:,} jobs waiting. Nothing more is submitted there until fewer wait."
         for gpu_type, share in sorted(state.values.shares.items()):
             held = used.get((state.id, gpu_type), 0)
             was = old.values.shares.get(gpu_type, Share()) if old else Share()
