@@ -22,7 +22,7 @@ from scheduler.models import ENDED, HOLDING, Attempt, Job, JobState, OrderKind, 
 from scheduler.selectors.energy import Tariffs
 from scheduler.selectors.jobs import must_steer
 from scheduler.selectors.templates import template_kept
-from scheduler.services.jobs.admission import Wish, submissions_admit
+from scheduler.services.jobs.admission import Wish, refusals_counted, submissions_admit
 from scheduler.services.jobs.deferring import JUDGED_BY, deferral_set, deferral_take, deferring_faults, may_be_deferred
 from scheduler.services.jobs.jobs import job_stop
 from scheduler.services.jobs.marks import labels_renew
@@ -237,7 +237,7 @@ def job_enqueue(*, access: Access, job: Job, reason: str, now: datetime, revisio
     must_steer(access, job)
     cause = reason_given(reason, "Submitted.")
     news = News()
-    with transaction.atomic():
+    with refusals_counted(), transaction.atomic():
         steps = Steps(now=now, actor=access.actor)
         fresh = jobs_locked([job.pk])[job.pk]
         unchanged_or_stale(fresh, revision)

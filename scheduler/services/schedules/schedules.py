@@ -30,6 +30,7 @@ from scheduler.jobs.schema import EARLIEST, LATEST, LONGEST_SECONDS
 from scheduler.models import ENDED, HOLDING, CatchUp, Job, JobState, Overlap, RunOutcome, Schedule, ScheduleRun, SubmissionKey
 from scheduler.schedules.recurrence import INSTANT, NoTimes, Rhythm, expression_fault
 from scheduler.selectors.schedules import is_owner, must_steer_schedule
+from scheduler.services.jobs.admission import refusals_counted
 from scheduler.services.jobs.repeats import key_take, key_used
 from scheduler.services.jobs.revisions import row_locked
 from scheduler.services.jobs.steering import reason_given
@@ -204,7 +205,7 @@ def schedule_run_now(*, access: Access, schedule: Schedule, reason: str, revisio
     due = now.replace(microsecond=0)
     user = access.actor.user
     assert user is not None, "it may steer"
-    with transaction.atomic():
+    with refusals_counted(), transaction.atomic():
         # First of all, while nothing is locked: a second request by this key waits here for the end of the first one.
         taken = key_take(user=user, key=key, said={"run": schedule.public_id, "reason": cause}, now=now) if key else None
         if isinstance(taken, SubmissionKey):
