@@ -7,7 +7,7 @@ from django.db import migrations, models
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("quotas", "0005_limits_on_submissions"),
+        ("quotas", "0006_limits_on_submissions"),
         ("scheduler", "0013_pcie_lost"),
         migrations.swappable_dependency(settings.AUTH_USER_MODEL),
     ]

@@ -4,7 +4,7 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-    dependencies = [("quotas", "0004_a_change_may_be_a_preview")]
+    dependencies = [("quotas", "0005_paths_that_nodes_had_before")]
 
     operations = [
         migrations.AddField(
