@@ -20,7 +20,7 @@ import pytest
 from scheduler.backends.base import RunState
 from scheduler.backends.local import LocalBackend
 from scheduler.backends.local_accounts import Rules
-from tests.servers import Manage, Missing, Postgres, Redis, required, wait_until
+from tests.servers import Manage, Missing, Postgres, Prepared, Redis, required, wait_until
 from tests.test_kill import Submitter
 from tests.test_production import PROXIED, Production, children
 
@@ -87,6 +87,7 @@ class Victims(Production):
 def victims(tmp_path: Path, migrated_postgres: Callable[[], str], redis_server: Redis) -> Iterator[Victims]:
     running = Victims(tmp_path, migrated_postgres(), redis_server)
     try:
+        running.seed()
         running.start()
         yield running
     finally:
@@ -181,8 +182,8 @@ SERVED = ("postgres", "redis", "worker", "web")
 class Served(Victims):
     """The same with a PostgreSQL and a Redis of its own, which are killed as well."""
 
-    def __init__(self, folder: Path, postgres: Postgres, redis: Redis) -> None:
-        super().__init__(folder, postgres.create_database(), redis)
+    def __init__(self, folder: Path, database: str, postgres: Postgres, redis: Redis) -> None:
+        super().__init__(folder, database, redis)
         self.postgres = postgres
 
     def strike(self, name: str) -> None:
@@ -198,7 +199,7 @@ class Served(Victims):
 
 
 @pytest.fixture
-def served(tmp_path: Path) -> Iterator[Served]:
+def served(tmp_path: Path, prepared: Prepared) -> Iterator[Served]:
     with contextlib.ExitStack() as stack:
         try:
             postgres, redis = Postgres(durable=True), Redis()
@@ -207,9 +208,9 @@ def served(tmp_path: Path) -> Iterator[Served]:
             raise
         stack.callback(redis.stop)
         stack.callback(postgres.stop)
-        running = Served(tmp_path, postgres, redis)
+        running = Served(tmp_path, prepared.migrated_in(postgres), postgres, redis)
         stack.callback(running.stop)
-        running.manage.run("migrate", "--verbosity", "0")
+        running.seed()
         running.start()
         yield running
 

@@ -25,7 +25,7 @@ import pytest
 
 from scheduler.backends.slurm.outcomes import exit_name
 from scheduler.backends.slurm.printed import hostlist, indices
-from tests.servers import Missing, Postgres, Redis, required, wait_until
+from tests.servers import Missing, Postgres, Prepared, Redis, required, wait_until
 from tests.slurm import Slurm, missing
 from tests.test_kill_loop import DOUBLE, PARTIAL, Served
 from tests.test_production import PROXIED
@@ -117,8 +117,8 @@ class Ran:
 class OnSlurm(Served):
     """A console in production whose one cluster is a real Slurm."""
 
-    def __init__(self, folder: Path, postgres: Postgres, redis: Redis, slurm: Slurm, completed: Path) -> None:
-        super().__init__(folder, postgres, redis)
+    def __init__(self, folder: Path, database: str, postgres: Postgres, redis: Redis, slurm: Slurm, completed: Path) -> None:
+        super().__init__(folder, database, postgres, redis)
         self.slurm, self.completed = slurm, completed
         self.shared = slurm.dir / "shared"
         self.shared.mkdir()
@@ -126,7 +126,6 @@ class OnSlurm(Served):
 
     def seed(self) -> None:
         user = ["--user", "nobody"] if os.getuid() == 0 else []
-        self.manage.run("migrate", "--verbosity", "0")
         self.manage.run("inventory", "connect-slurm", "--cluster", "hpc", "--conf", str(self.slurm.conf), "--folder", str(self.shared), *user)
         self.manage.run("inventory", "slurm", "--cluster", "hpc", "--gpu-type", "h100=H100-SXM-80GB:81559", "--apply")
         said = self.manage.run("shell", "--verbosity", "0", "-c", WORLD).stdout
@@ -257,7 +256,7 @@ class Load(threading.Thread):
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> Iterator[OnSlurm]:
+def site(tmp_path: Path, prepared: Prepared) -> Iterator[OnSlurm]:
     if package := missing():
         required("slurm", f"Slurm is not installed (Debian package {package}).")
     try:
@@ -267,8 +266,9 @@ def site(tmp_path: Path) -> Iterator[OnSlurm]:
         raise
     completed = tmp_path / "completed"
     slurm = Slurm(nodes=NODES, gpus=8, more=f"JobCompType=jobcomp/filetxt\nJobCompLoc={completed}\n")
-    running = OnSlurm(tmp_path, postgres, redis, slurm, completed)
+    running = OnSlurm(tmp_path, prepared.migrated_in(postgres), postgres, redis, slurm, completed)
     try:
+        running.seed()
         running.start()
         yield running
     finally:

@@ -8,7 +8,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
@@ -70,7 +70,6 @@ class Production:
         self.manage.run("seed_demo", "small", "--hours", "1", seconds=300)
 
     def start(self) -> None:
-        self.seed()
         for name in ("web", "worker", "scheduler", "beat"):
             self.start_again(name)
         self.programs["web"].wait_for(self.answers, what="the web processes to answer")
@@ -99,8 +98,16 @@ class Production:
 
 
 @pytest.fixture(scope="module")
-def production(tmp_path_factory, migrated_postgres, redis_server) -> Iterator[Production]:
-    running = Production(tmp_path_factory.mktemp("production"), migrated_postgres(), redis_server)
+def seeded(tmp_path_factory, postgres, migrated_postgres, redis_server) -> Callable[[], str]:
+    """`seeded()` gives the URL of a new database with the demo in it: a copy of one that was seeded."""
+    first = migrated_postgres()
+    Production(tmp_path_factory.mktemp("seeded"), first, redis_server).seed()
+    return lambda: postgres.create_database(like=first.rpartition("/")[2])
+
+
+@pytest.fixture(scope="module")
+def production(tmp_path_factory, seeded, redis_server) -> Iterator[Production]:
+    running = Production(tmp_path_factory.mktemp("production"), seeded(), redis_server)
     try:
         running.start()
         yield running
@@ -221,10 +228,9 @@ def counted(url: str) -> dict[str, tuple[int, object]]:
 
 
 @pytest.mark.parametrize("after", ["rows and tables were lost", "the server was lost"])
-def test_a_dump_as_the_manual_makes_it_brings_everything_back(tmp_path, postgres, migrated_postgres, redis_server, after):
+def test_a_dump_as_the_manual_makes_it_brings_everything_back(tmp_path, postgres, seeded, redis_server, after):
     dump, restore = re.findall(r"```sh\n((?:pg_dump|psql).*?)```", (PROJECT / "docs/operate/production.md").read_text(), re.DOTALL)
-    lost = Production(tmp_path / "data", migrated_postgres(), redis_server)
-    lost.seed()
+    lost = Production(tmp_path / "data", seeded(), redis_server)
     url = lost.manage.env["GPUFLEET_DATABASE_URL"]
     before = counted(url)
     bin_folder = tmp_path / "bin"
