@@ -78,6 +78,13 @@ WAIT_LONG = (
 )
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """`make soak` imports only the files that have long tests: one in eight, and every process of a run imports them."""
+    if config.getoption("-m") != "soak" or not collection_path.match("test_*.py"):
+        return None
+    return True if "soak" not in collection_path.read_text(encoding="utf-8") else None
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Long tests run when they are asked for: `-m soak`, as `make soak` does. Files that take minutes for a few tests come first: at the end one
     worker would be at the last of them while the others have nothing left. Those that compute and those that wait take turns, so that few
