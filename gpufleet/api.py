@@ -3,12 +3,13 @@
 import json
 from collections import Counter
 from collections.abc import Callable
-from functools import cache, wraps
+from functools import cache, lru_cache, wraps
 from json import JSONDecodeError
 from typing import Any
 
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
+from django.template.loader import render_to_string
 from django.views.decorators.http import require_safe
 from ninja import NinjaAPI, Schema
 from ninja.errors import AuthenticationError, Throttled
@@ -103,9 +104,14 @@ class ReadableDocs(DocsBase):
     """The operations as a page of the console: readable without scripts, in its own colours, from no other host."""
 
     def render_page(self, request: HttpRequest, api: NinjaAPI, **kwargs: Any) -> HttpResponse:
+        return render(request, "api/docs.html", self._shown(request.build_absolute_uri("/").rstrip("/")))
+
+    @lru_cache(maxsize=4)  # noqa: B019 # The operations do not change while the console runs; to write them down takes a second.
+    def _shown(self, base: str) -> dict[str, Any]:
         from gpufleet.api_docs import described
 
-        return render(request, "api/docs.html", described(api.get_openapi_schema(), base=request.build_absolute_uri("/").rstrip("/")))
+        shown = described(api.get_openapi_schema(), base=base)
+        return {**shown, "operations": render_to_string("api/_operations.html", shown)}
 
 
 def _for_callers(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
