@@ -16,13 +16,14 @@ from scheduler.models import JobState, LearnedOverrun, Outlook
 from scheduler.selectors.foreseen import ANY_MOMENT, late_since
 from scheduler.services.forecasts.forecasting import ForecastMemory, forecast_run
 from scheduler.services.forecasts.grounds import GROUNDS
+from scheduler.simulation.futures import waits_foreseen
 from tests import builders
 from tests.builders import NOON
 from tests.scheduler.loop.test_whole_way import Fleet
 from tests.scheduler.loop.worlds import submit
 
 TIME = re.compile(r'<time datetime="([^"]+)" data-moment="start"')
-LOOKED_AT = 6  # of those who wait, in each quarter of an hour; another draw each time
+LOOKED_AT = 3  # of those who wait, in each quarter of an hour; another draw each time
 moments = st.none() | st.integers(-600, 600).map(lambda seconds: NOON + timedelta(seconds=seconds))
 
 
@@ -34,6 +35,7 @@ def times(html: str) -> set[datetime]:
 @pytest.mark.parametrize("hours", [3, pytest.param(24, marks=pytest.mark.soak)])
 def test_all_faces_of_a_start_agree_over_a_day(personas, monkeypatch, hours):
     clock = [NOON]
+    monkeypatch.setitem(waits_foreseen.__kwdefaults__, "futures", 2)  # of sixteen: how good they are is told elsewhere
     for place in ("views.jobs", "views.queue", "views.sooner", "api.why", "api.queue", "api.sooner"):
         monkeypatch.setattr(f"scheduler.{place}.now", lambda: clock[0])
     builders.node("n1", gpus=8)
