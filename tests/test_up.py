@@ -53,8 +53,13 @@ def test_it_answers_when_it_says_so_and_stops_cleanly(first_up):
     assert "Traceback" not in program.output()
 
 
-def test_what_is_in_the_folder_outlives_a_restart_and_a_console_that_was_killed_leaves_no_lock_behind(up):
-    assert up.started().stop(signal.SIGTERM) == 0
+def test_two_consoles_never_share_a_folder_whose_content_and_not_whose_lock_outlives_a_restart_and_a_kill(up):
+    first = up.started()
+    refused = up.manage.run("up", "--port", str(free_port()), check=False)
+
+    assert refused.returncode == 1
+    assert f"Another console (process {first.pid}) runs on the data folder" in refused.stderr
+    assert first.stop(signal.SIGTERM) == 0
     key = (up.manage.data / "secret_key").read_text()
 
     up.started().kill()
@@ -77,16 +82,6 @@ def test_a_port_that_is_taken_is_named_before_anything_is_prepared(tmp_path):
     assert f"Port {port} on 127.0.0.1 is taken" in refused.stderr
     assert f"--port {port + 1}" in refused.stderr
     assert not (second.data / "gpufleet.sqlite3").exists()
-
-
-def test_two_consoles_never_share_a_folder(up):
-    first = up.started()
-
-    refused = up.manage.run("up", "--port", str(free_port()), check=False)
-
-    assert refused.returncode == 1
-    assert f"Another console (process {first.pid}) runs on the data folder" in refused.stderr
-    first.stop()
 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path):
