@@ -48,11 +48,15 @@ Lasted = Callable[..., dict[str, Any]]
 
 
 @pytest.fixture(scope="module")
-def storm(prepared: servers.Prepared, tmp_path_factory: pytest.TempPathFactory) -> Storm:
-    """The command, over a database that need not be migrated again."""
+def empty(prepared: servers.Prepared, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A database that need not be migrated again."""
     empty = tmp_path_factory.mktemp("storm") / "empty.sqlite3"
     prepared.file(empty)
+    return empty
 
+
+@pytest.fixture(scope="module")
+def storm(empty: Path) -> Storm:
     def run(*arguments: object) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "manage.py", "storm", "--json", "--empty", *map(str, (empty, *arguments))]
         return subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, timeout=1500, check=False)
@@ -147,8 +151,8 @@ def test_the_same_seed_is_the_same_storm_unless_past_usage_counts(lasted: Lasted
 
 
 @pytest.mark.parametrize("seeds", [1, 2])
-def test_a_storm_that_is_ended_leaves_nothing_behind(seeds: int) -> None:
-    command = [sys.executable, "manage.py", "storm", "--story", "--seeds", str(seeds)]
+def test_a_storm_that_is_ended_leaves_nothing_behind(seeds: int, empty: Path) -> None:
+    command = [sys.executable, "manage.py", "storm", "--story", "--empty", str(empty), "--seeds", str(seeds)]
     with subprocess.Popen(command, cwd=PROJECT, stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None
         assert parent.stdout.readline(), "it is under way"
