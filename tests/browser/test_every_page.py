@@ -85,12 +85,6 @@ def test_every_address_answers_and_every_page_is_linked_from_somewhere(demo_page
     none([f"no page links to {route}" for route in pages.unseen if not route.startswith(tuple(REACHED_OTHERWISE))])
 
 
-def test_every_page_is_clean_in_the_demo(demo_pages, browser):
-    site, pages = demo_pages
-
-    none(_look(site.visit(browser, "root"), pages))
-
-
 @pytest.mark.soak
 def test_pages_that_a_viewer_may_not_open_say_so_and_are_clean(demo_pages, browser):
     site, pages = demo_pages
@@ -101,21 +95,27 @@ def test_pages_that_a_viewer_may_not_open_say_so_and_are_clean(demo_pages, brows
 
 
 SCREENS = (("light", DESK), ("dark", PHONE))
+# What a page says where the demo has rows or figures.
+SHOWS_NOTHING = "main .empty, main .nothing"
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("state", ["demo", "empty"])
 def test_axe_finds_nothing_on_any_page(sites, browser, state):
-    """Each page is opened once, of the demo on a desk in light, and before there is anything to show on a phone in dark, and then seen on the other
-    screen: opening it and giving axe to it takes as long as axe does."""
+    """Nor has any page a fault of its own (`Watch`). Each is opened once, of the demo on a desk in light, and before there is anything to show on a
+    phone in dark, and then seen on the other screen: opening it and giving axe to it takes as long as axe does. A page that shows the same before
+    there is anything as in the demo, a form, was seen on both screens there."""
     site = sites(state)
     visitor = site.visit(browser, "root")
     found: list[str] = []
     first, second = SCREENS if state == "demo" else SCREENS[::-1]
-    for address in _pages(site, browser).found.values():
+    in_demo = set() if state == "demo" else set(_pages(sites("demo"), browser).found)
+    for route, address in _pages(site, browser).found.items():
         visitor.see(theme=first[0], size=first[1])
         visitor.open(address)
         found += visitor.axe()
+        if route in in_demo and not visitor.page.locator(SHOWS_NOTHING).count():
+            continue
         visitor.see(theme=second[0], size=second[1])
         found += visitor.axe()
 

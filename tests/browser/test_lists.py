@@ -178,7 +178,7 @@ def test_every_list_and_place_fits_its_screens(demo: Site, browser: Browser):
             if (widest := page.evaluate(WIDEST)) > 1680:
                 faults.append(f"{address} is {widest} pixels wide")
 
-    assert faults == []
+    assert [*visitor.watch.faults, *faults] == []
     assert with_rows >= 12, "lists with rows"
     assert visitor.watch.faults == []
     on(1440, 900)
