@@ -52,7 +52,6 @@ class Facts:
     signals: bool = True  # can tell a run to save its work
     adopts_strays: bool = True
     replaces: bool = True  # starts single workers of a run anew in their place, where it resizes the run in place
-    asks_ready: bool = True  # asks workers whether they can serve (`launch.ready`)
     spans_clusters: bool = False  # can run a part of a job whose other parts run on other clusters
     latency_ms: int = 1000  # from being told to the first process
 

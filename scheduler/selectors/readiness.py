@@ -8,10 +8,8 @@ from functools import cached_property
 from django.conf import settings
 from django.db.models import QuerySet
 
-from scheduler.backends.registry import SLURM
 from scheduler.models import Attempt, Job, Placement, WorkerState
 
-NOT_ASKED = "Its cluster runs Slurm, which asks no worker."
 SILENT = "Its cluster does not respond."
 NOT_YET = "It has not been asked yet."
 SHOWN = 10
@@ -77,14 +75,14 @@ def readiness_of(job: Job, attempt: Attempt | None) -> Readiness | None:
     if attempt is None or attempt.ended_at is not None or not job.launch.get("ready"):
         return None
     places = Placement.objects.filter(attempt=attempt, until__isnull=True, leaving_since__isnull=True)
-    columns = ("role", "worker", "node__name", "node__cluster__backend", "node__cluster__silent_since")
+    columns = ("role", "worker", "node__name", "node__cluster__silent_since")
     rows = places.order_by("role", "worker").distinct().values_list(*columns)
     known = {(row.role, row.worker): row for row in WorkerState.objects.filter(attempt=attempt, ready__isnull=False)}
     found = []
-    for role, worker, node, kind, silent in rows:
+    for role, worker, node, silent in rows:
         row = known.get((role, worker))
         if row is None or silent is not None:
-            why = SILENT if silent is not None else NOT_ASKED if kind == SLURM else NOT_YET
+            why = SILENT if silent is not None else NOT_YET
             found.append(WorkerReady(role, worker, node, None, silent, why))
         else:
             found.append(WorkerReady(role, worker, node, row.ready, row.since, "" if row.ready else row.why))

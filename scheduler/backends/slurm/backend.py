@@ -16,7 +16,6 @@ FACTS = Facts(
     creates_mig=False,
     runs_images=False,
     replaces=False,
-    asks_ready=False,
     latency_ms=1500,
 )
 

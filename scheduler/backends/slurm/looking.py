@@ -25,6 +25,7 @@ from scheduler.backends.base import (
 from scheduler.backends.local import LAST_LOOK, LOOK_SECONDS
 from scheduler.backends.local_runs import MOST_KILLED, has_saved, re_forms
 from scheduler.backends.slurm import shared
+from scheduler.backends.slurm.asking import NOT_YET, Answer
 from scheduler.backends.slurm.client import SlurmClient
 from scheduler.backends.slurm.errors import SlurmSilent
 from scheduler.backends.slurm.gres import Gres
@@ -73,6 +74,7 @@ class Looking(Site):
         with self.together():
             jobs = self._with_gpus(self._jobs())
         self._ask_for_boot()
+        self._answers.sweep()
         uid = self._uid
         by_id = Numbered({job.id: job for job in jobs}, self.settings.tag, uid)
         rows = SlurmRun.objects.filter(cluster_id=self.cluster, forgotten_at__isnull=True).order_by("attempt_key")
@@ -195,7 +197,7 @@ class Looking(Site):
         code, lost = None, False
         if found.goes_on and look == RunState.STARTING and why:
             part["stuck"] = True  # lost: it is cancelled in this look, as its GPUs are free from now on, and another joins in its place
-            found.workers += self._workers(run, part, job, RunState.ENDED, None)
+            found.workers += self._workers(run, part, job, RunState.ENDED, None, now)
             return
         found.states.append(look)
         if look == RunState.ENDED:
@@ -206,7 +208,7 @@ class Looking(Site):
             # Slurm's clock is: what is charged does not begin with the start that it tells.
             self._note(run, part_set(part, ahead=True))
         found.start(run, part, job, look, code, lost=lost)
-        found.workers += self._workers(run, part, job, look, code)
+        found.workers += self._workers(run, part, job, look, code, now)
 
     def _checkpoints(self, run: Run, *, last: bool) -> tuple[tuple[SeenCheckpoint, ...], bool]:
         """The newest checkpoints, and whether they are as they are now. All runs of a look wait for file systems no longer than one may."""
@@ -315,9 +317,12 @@ class Looking(Site):
             log.warning("%s: %s", run.key, fault)
             return None
 
-    def _workers(self, run: Run, part: Mapping[str, Any], job: SlurmJob | None, state: RunState, code: int | None) -> list[SeenWorker]:
+    def _workers(self, run: Run, part: Mapping[str, Any], job: SlurmJob | None, state: RunState, code: int | None, now: datetime) -> list[SeenWorker]:
         taken: dict[str, int] = {}
         found = []
+        answers: Mapping[str, Answer] = {}
+        if job is not None and state == RunState.RUNNING and part.get("probed"):
+            answers = self._answers.of(run, part, now, lambda silent: self._note(run, part_set(part, deaf=silent or None)))
         for kept in part["seats"]:
             node, count = kept["node"], len(kept["gpus"])
             gpus: tuple[int, ...] = tuple(kept["gpus"])
@@ -330,7 +335,8 @@ class Looking(Site):
                     gpus = tuple(shown[first : first + count])
                 taken[node] = first + count
             seat = WorkerSeat(kept["role"], kept["index"], node, gpus, gpu_milli=kept.get("gpu_milli", 1000), mig=tuple(kept.get("mig") or ()))
-            found.append(SeenWorker(seat, state, code, parts))
+            worker = SeenWorker(seat, state, code, parts)
+            found.append(worker if job is None or not part.get("probed") or state != RunState.RUNNING else _as_answered(worker, answers, job))
         return found
 
     def _release_again(self, held: Mapping[str, Sequence[int]]) -> None:
@@ -589,6 +595,13 @@ def _own_parts(shown: Sequence[tuple[str, int]], kept: Mapping[str, Any], taken:
             found.append(own[place])
         taken[key] = place + 1
     return tuple(found) if len(found) == len(kept["gpus"]) else ()
+
+
+def _as_answered(worker: SeenWorker, answers: Mapping[str, Answer], job: SlurmJob) -> SeenWorker:
+    """A node's clock may be behind: nothing that its prober tells was before the start."""
+    answer = answers.get(f"{worker.seat.role}-{worker.seat.index}") or Answer(False, None, NOT_YET)
+    since = max((one for one in (answer.since, job.started_at) if one is not None), default=None)
+    return replace(worker, ready=answer.ready, ready_since=since, ready_why=answer.why)
 
 
 def is_victim(part: Mapping[str, Any], code: int | None, *, lost: bool, cancelled: bool) -> bool:

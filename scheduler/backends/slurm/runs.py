@@ -128,7 +128,7 @@ def state_of(run: Run) -> dict[str, Any]:
 
 def part_of(order: StartOrder, part: Part, *, uid: int) -> dict[str, Any]:
     """A part as its run keeps it."""
-    stated = {"in_place": True} if order.launch.get("in_place") else {}
+    stated = {name: True for name, key in (("in_place", "in_place"), ("probed", "ready")) if order.launch.get(key)}
     return asdict(part) | {"id": None, "uid": uid, "single": is_single(order, part)} | stated
 
 

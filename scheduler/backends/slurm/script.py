@@ -13,6 +13,7 @@ from typing import Any
 
 from scheduler.backends.base import BackendRefused, StartOrder, WorkerSeat
 from scheduler.backends.local_launch import NAME, re_formed
+from scheduler.backends.slurm.asking import beside, forgotten, texts
 from scheduler.backends.slurm.gres import Gres, is_share, promised
 from scheduler.backends.slurm.values import named
 from scheduler.jobs.stored import role_named
@@ -171,7 +172,6 @@ def ports_of(key: str) -> Iterator[int]:
 
 
 def script_of(order: StartOrder, part: Part, *, places: Places, master: str, secrets: Mapping[str, str]) -> str:
-    argv = _argv(order.launch)
     env = _environment(order, places, secrets)
     ranks = _ranks(order, master, places.port or next(ports_of(order.key)))
     workdir = str(order.launch.get("workdir") or "")
@@ -181,6 +181,9 @@ def script_of(order: StartOrder, part: Part, *, places: Places, master: str, sec
     seats = shlex.join(f"{seat.role}-{seat.index}" for seat in part.seats)
     exits = " ".join(f'"$gf_folder"/{shlex.quote(f"{seat.role}-{seat.index}")}.{part.number}.exit' for seat in part.seats)
     lines += [f"for gf_seat in {seats}; do", *_COMPLETED]
+    started = _programs(order, part)
+    if order.launch.get("ready"):
+        lines += [forgotten([f"{seat.role}-{seat.index}" for seat in part.seats]), texts()]
     if part.gang > 1:
         lines += ["trap : USR1", *(line.format(gang=part.gang, exits=exits, patience=WAITS_AGAIN) for line in _TOGETHER)]
     if keeps_logs_on_its_node(order, places.node_logs):
@@ -198,7 +201,7 @@ def script_of(order: StartOrder, part: Part, *, places: Places, master: str, sec
         lines += [f"export {name}={shlex.quote(value)}" for name, value in words.items() if name != "FIRST"]
         seat = part.seats[0]
         lines += [
-            f"gf_program=({shlex.join(argv)})",
+            f"gf_program=({started[seat.role, seat.index]})",
             f"gf_name={shlex.quote(f'{seat.role}-{seat.index}')}",
             *(() if has_own_log(order, part, places.node_logs) else _LOG_ALONE),
             *((TELL, "trap 'gf_tell \"$gf_pid\"' USR1") if saves(order) else ("trap : USR1",)),
@@ -213,7 +216,8 @@ def script_of(order: StartOrder, part: Part, *, places: Places, master: str, sec
         exports = " ".join(f"{name}={shlex.quote(value)}" for name, value in rank.items() if name != "FIRST")
         gres = f"--gres={Gres(part.types).asked([seat])}" if seat.gpus else "--gres=none"
         name, node, tasks = shlex.quote(f"{seat.role}-{seat.index}"), shlex.quote(seat.node), tasks_of(order, seat)
-        lines.append(f"worker {name} {node} {tasks} {gres} {_cpus(order, seat) // tasks or 1} {rank['FIRST']} {exports} -- {shlex.join(argv)} &")
+        program = started[seat.role, seat.index]
+        lines.append(f"worker {name} {node} {tasks} {gres} {_cpus(order, seat) // tasks or 1} {rank['FIRST']} {exports} -- {program} &")
         lines.append("gf_pids+=($!)")
     return "\n".join([*lines, *_WAIT]) + "\n"
 
@@ -391,6 +395,17 @@ def _cpus(order: StartOrder, seat: WorkerSeat) -> int:
     """Processors of a worker: what its role asks for, rounded down, and at least one for each of its tasks. Rounded up, eight workers of 7.5 would
     not fit the 60 processors on which they were placed, and Slurm would never start them."""
     return max(tasks_of(order, seat), int(role_named(order.spec, seat.role).get("cpus") or 1))
+
+
+def _programs(order: StartOrder, part: Part) -> dict[tuple[str, int], str]:
+    """The words of the shell that start each worker."""
+    argv, slots = shlex.join(_argv(order.launch)), dict.fromkeys(part.nodes, 0)
+    found = {}
+    for seat in part.seats:
+        asked = beside(order.launch, f"{seat.role}-{seat.index}", slot=slots[seat.node], tasks=tasks_of(order, seat))
+        found[seat.role, seat.index] = f"{asked}{argv}"
+        slots[seat.node] += 1
+    return found
 
 
 def _argv(launch: Mapping[str, Any]) -> list[str]:

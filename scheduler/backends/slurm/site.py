@@ -23,6 +23,7 @@ from scheduler.backends.old_checkpoints import Deleter
 from scheduler.backends.patience import Late, Patient
 from scheduler.backends.recorded_runs import RecordedRuns
 from scheduler.backends.slurm import shared
+from scheduler.backends.slurm.answers import Answers
 from scheduler.backends.slurm.client import SlurmClient, uid_of
 from scheduler.backends.slurm.errors import SlurmFailed, SlurmSilent
 from scheduler.backends.slurm.runs import KEPT_OF_A_RUN, Numbered, Run, is_marked, log_name, mark_of, state_of
@@ -76,6 +77,7 @@ class Site(RecordedRuns[Run]):
         self._gpus: KnownGpus = {}
         self._ports: dict[tuple[str, int], str] = {}  # of runs, by the node of their first rank
         self._looker, self._deleter = Looker(), Deleter()
+        self._answers = Answers()
         self._probing = Patient("slurm-probe")
         self._waits_left = 0.0
         self._boot: tuple[float, datetime | None] = (-inf, None)
