@@ -26,7 +26,7 @@ class Answers:
     """Remembers when each prober last had something new to say: moments are compared on the console's clock only."""
 
     def __init__(self) -> None:
-        self._heard: dict[tuple[str, int, int], tuple[float, dict[str, Heard]]] = {}
+        self._heard: dict[tuple[str, int, int, int], tuple[float, dict[str, Heard]]] = {}
 
     def sweep(self) -> None:
         moment = monotonic()
@@ -35,7 +35,7 @@ class Answers:
     def of(self, run: Run, part: Mapping[str, Any], now: datetime, note: Callable[[dict[str, list[str]]], None]) -> dict[str, Answer]:
         """By worker, of a part that runs. `note` writes down which probers have been silent for too long and at which line, so that a console that
         comes back does not take it for news."""
-        place, moment = (run.key, int(part["number"]), int(part.get("id") or 0)), monotonic()
+        place, moment = (run.key, int(part["number"]), int(part.get("id") or 0), int(part.get("began", 0))), monotonic()
         read, before = self._heard.get(place, (-inf, {}))
         heard = before
         deaf: Mapping[str, list[str]] = part.get("deaf") or {}

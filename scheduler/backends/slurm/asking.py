@@ -87,107 +87,111 @@ def beside(launch: Mapping[str, Any], seat: str, *, slot: int, tasks: int) -> st
 
 # Finds a port that nothing on the node uses, another one for each job and worker, and the same for all tasks of a worker. Then leaves the prober
 # behind as nobody's child, so that the worker, which takes this place, has none that it has not started.
-BEGIN = r"""
-gf_prober=$1 gf_file=$2 gf_slot=$3 gf_tasks=$4 gf_count=$5; shift 5
-gf_asked=("${@:1:gf_count}"); shift "$gf_count"
-{ gf_used=$(< /proc/net/tcp); gf_used+=$(< /proc/net/tcp6); } 2>/dev/null
-for gf_turn in {0..99}; do
-  GPUFLEET_READY_PORT=$((20000 + (SLURM_JOB_ID * 64 + gf_slot % 64 + gf_turn * 97) % 12736))
-  printf -v gf_word ':%04X ' "$GPUFLEET_READY_PORT"
-  [[ $gf_used == *"$gf_word"* ]] || break
-done
-if [ "$gf_tasks" -gt 1 ] && ! ( set -C; echo "$GPUFLEET_READY_PORT" > "$gf_file.port-$SLURM_JOB_ID" ) 2>/dev/null; then
-  for gf_turn in {1..50}; do
-    { read -r gf_word < "$gf_file.port-$SLURM_JOB_ID"; } 2>/dev/null && GPUFLEET_READY_PORT=$gf_word && break
-    /bin/sleep 0.1
-  done
-fi
-export GPUFLEET_READY_PORT
-if [ "${SLURM_PROCID:-0}" -eq 0 ]; then
-  ( exec </dev/null >/dev/null 2>&1; /bin/bash -p -c "$gf_prober" gpufleet "$gf_file" "$$" "${gf_asked[@]}" & )
-fi
-exec -- "$@"
-"""
+BEGIN = "\n".join(
+    (
+        "gf_prober=$1 gf_file=$2 gf_slot=$3 gf_tasks=$4 gf_count=$5; shift 5",
+        'gf_asked=("${@:1:gf_count}"); shift "$gf_count"',
+        "{ gf_used=$(< /proc/net/tcp); gf_used+=$(< /proc/net/tcp6); } 2>/dev/null",
+        "for gf_turn in {0..99}; do",
+        "  GPUFLEET_READY_PORT=$((20000 + (SLURM_JOB_ID * 64 + gf_slot % 64 + gf_turn * 97) % 12736))",
+        "  printf -v gf_word ':%04X ' \"$GPUFLEET_READY_PORT\"",
+        '  [[ $gf_used == *"$gf_word"* ]] || break',
+        "done",
+        'if [ "$gf_tasks" -gt 1 ] && ! ( set -C; echo "$GPUFLEET_READY_PORT" > "$gf_file.port-$SLURM_JOB_ID" ) 2>/dev/null; then',
+        "  for gf_turn in {1..50}; do",
+        '    { read -r gf_word < "$gf_file.port-$SLURM_JOB_ID"; } 2>/dev/null && GPUFLEET_READY_PORT=$gf_word && break',
+        "    /bin/sleep 0.1",
+        "  done",
+        "fi",
+        "export GPUFLEET_READY_PORT",
+        'if [ "${SLURM_PROCID:-0}" -eq 0 ]; then',
+        '  ( exec </dev/null >/dev/null 2>&1; /bin/bash -p -c "$gf_prober" gpufleet "$gf_file" "$$" "${gf_asked[@]}" & )',
+        "fi",
+        'exec -- "$@"',
+    )
+)
 
 # Asks in a process of its own that can be ended, a command with all that it starts. Nothing else is asked before that is gone. It ends with the
 # worker. Time is that of the machine's uptime, which no clock sets; what waits reads a pipe that nobody writes to, and starts no program. A line has
 # the same length each time and is written in its place: a network file system shows a whole one to whatever opens the file.
-PROBER = r"""
-gf_file=$1 gf_worker=$2 gf_period=$3 gf_timeout=$4 gf_failures=$5 gf_way=$6; shift 6
-trap : TERM USR1
-exec 6<> <(:)
-gf_end() { if [ "$gf_pid" ]; then kill -KILL -- "-$gf_pid" 2>/dev/null || kill -KILL "$gf_pid" 2>/dev/null; fi; }
-trap gf_end EXIT
-gf_pid= gf_ready=0 gf_since=0 gf_word=- gf_failed=0 gf_left= gf_heard=0
-gf_look() { read -r gf_now _ < /proc/uptime; gf_now=${gf_now%.*}; }
-gf_tell() {
-  local gf_at; printf -v gf_at '%(%s)T' -1
-  gf_heard=$gf_now
-  printf '%-79s\n' "$gf_ready $gf_since $gf_at $gf_word" 1<> "$gf_file"
-}
-gf_speak() {
-  local gf_line=
-  if [ "$gf_way" = tcp ]; then echo "word ok"; return; fi
-  printf 'GET %s HTTP/1.1\r\nHost: 127.0.0.1:%s\r\nUser-Agent: gpufleet-ready\r\nConnection: close\r\n\r\n' "$2" "$1" >&7
-  IFS= read -r -n 4096 -u 7 gf_line
-  if [[ ! $gf_line =~ ^HTTP/1\.[01]\ ([1-5][0-9][0-9])([^0-9]|$) ]]; then echo "word mute $1"
-  elif [ "${BASH_REMATCH[1]}" -ge 200 ] && [ "${BASH_REMATCH[1]}" -lt 400 ]; then echo "word ok"
-  else echo "word answered $1 ${BASH_REMATCH[1]}"; fi
-}
-gf_connect() {
-  local gf_host
-  trap '' PIPE; LC_ALL=C
-  echo "pid $BASHPID"
-  for gf_host in 127.0.0.1 ::1; do { gf_speak "$@"; return; } 7<> "/dev/tcp/$gf_host/$1"; done
-  echo "word refused $1"
-}
-gf_run() {
-  if ! type -P -- "$1" >/dev/null; then echo "word missing"; return; fi
-  set -m
-  trap - TERM USR1
-  "$@" </dev/null >/dev/null 2>&1 &
-  echo "pid $!"
-  wait "$!"
-  echo "word exited $?"
-}
-gf_ask() {
-  local gf_line gf_said= gf_none=
-  if [ "$gf_way" = command ]; then exec 5< <(exec 6<&-; gf_run "$@")
-  else exec 5< <(exec 6<&- 2>&1; [ "$1" != 0 ] || set -- "$GPUFLEET_READY_PORT" "$2"; gf_connect "$@"); fi
-  while [ -z "$gf_said" ]; do
-    IFS= read -r -t "$gf_timeout" -u 5 gf_line; gf_code=$?
-    if [ "$gf_code" -gt 128 ]; then
-      gf_end
-      gf_left=1 gf_word="late $gf_timeout"; return
-    fi
-    case "$gf_code $gf_line" in
-      "0 pid "*) gf_pid=${gf_line#pid };;
-      "0 word "*) gf_said=${gf_line#word };;
-      "0 "*"No such file or directory") gf_none=1;;
-      0*) ;;
-      *) gf_said=unable;;
-    esac
-  done
-  exec 5<&-; gf_pid=
-  case "$gf_none $gf_said" in "1 refused"*) gf_said=unable;; " exited 0") gf_said=ok;; esac
-  gf_word=$gf_said
-}
-gf_look; gf_tell
-while kill -0 "$gf_worker"; do
-  gf_due=$((gf_now + gf_period)) gf_was="$gf_ready $gf_word"
-  gf_ask "$@"
-  gf_look
-  if [ "$gf_word" = ok ]; then gf_failed=0 gf_fine=1
-  else gf_failed=$((gf_failed + 1)); gf_fine=$((gf_ready && gf_failed < gf_failures)); fi
-  if [ "$gf_fine" -ne "$gf_ready" ]; then gf_ready=$gf_fine; printf -v gf_since '%(%s)T' -1; fi
-  [ "$gf_was" = "$gf_ready $gf_word" ] || gf_tell
-  while gf_look; [ "$gf_now" -lt "$gf_due" ] || [ "$gf_left" ]; do
-    if [ "$gf_left" ]; then
-      IFS= read -r -t 1 -u 5; [ "$?" -ne 1 ] || { gf_left= gf_pid=; exec 5<&-; }
-    else read -r -t 1 -u 6; fi
-    kill -0 "$gf_worker" || exit
-    [ "$gf_now" -lt "$((gf_heard + BEAT))" ] || gf_tell
-  done
-  [ "$gf_now" -lt "$((gf_heard + BEAT))" ] || gf_tell
-done
-""".replace("BEAT", str(BEAT))
+PROBER = "\n".join(
+    (
+        "gf_file=$1 gf_worker=$2 gf_period=$3 gf_timeout=$4 gf_failures=$5 gf_way=$6; shift 6",
+        "trap : TERM USR1",
+        "exec 6<> <(:)",
+        'gf_end() { if [ "$gf_pid" ]; then kill -KILL -- "-$gf_pid" 2>/dev/null || kill -KILL "$gf_pid" 2>/dev/null; fi; }',
+        "trap gf_end EXIT",
+        "gf_pid= gf_ready=0 gf_since=0 gf_word=- gf_failed=0 gf_left= gf_heard=0",
+        "gf_look() { read -r gf_now _ < /proc/uptime; gf_now=${gf_now%.*}; }",
+        "gf_tell() {",
+        "  local gf_at; printf -v gf_at '%(%s)T' -1",
+        "  gf_heard=$gf_now",
+        '  printf \'%-79s\\n\' "$gf_ready $gf_since $gf_at $gf_word" 1<> "$gf_file"',
+        "}",
+        "gf_speak() {",
+        "  local gf_line=",
+        '  if [ "$gf_way" = tcp ]; then echo "word ok"; return; fi',
+        '  printf \'GET %s HTTP/1.1\\r\\nHost: 127.0.0.1:%s\\r\\nUser-Agent: gpufleet-ready\\r\\nConnection: close\\r\\n\\r\\n\' "$2" "$1" >&7',
+        "  IFS= read -r -n 4096 -u 7 gf_line",
+        '  if [[ ! $gf_line =~ ^HTTP/1\\.[01]\\ ([1-5][0-9][0-9])([^0-9]|$) ]]; then echo "word mute $1"',
+        '  elif [ "${BASH_REMATCH[1]}" -ge 200 ] && [ "${BASH_REMATCH[1]}" -lt 400 ]; then echo "word ok"',
+        '  else echo "word answered $1 ${BASH_REMATCH[1]}"; fi',
+        "}",
+        "gf_connect() {",
+        "  local gf_host",
+        "  trap '' PIPE; LC_ALL=C",
+        '  echo "pid $BASHPID"',
+        '  for gf_host in 127.0.0.1 ::1; do { gf_speak "$@"; return; } 7<> "/dev/tcp/$gf_host/$1"; done',
+        '  echo "word refused $1"',
+        "}",
+        "gf_run() {",
+        '  if ! type -P -- "$1" >/dev/null; then echo "word missing"; return; fi',
+        "  set -m",
+        "  trap - TERM USR1",
+        '  "$@" </dev/null >/dev/null 2>&1 &',
+        '  echo "pid $!"',
+        '  wait "$!"',
+        '  echo "word exited $?"',
+        "}",
+        "gf_ask() {",
+        "  local gf_line gf_said= gf_none=",
+        '  if [ "$gf_way" = command ]; then exec 5< <(exec 6<&-; gf_run "$@")',
+        '  else exec 5< <(exec 6<&- 2>&1; [ "$1" != 0 ] || set -- "$GPUFLEET_READY_PORT" "$2"; gf_connect "$@"); fi',
+        '  while [ -z "$gf_said" ]; do',
+        '    IFS= read -r -t "$gf_timeout" -u 5 gf_line; gf_code=$?',
+        '    if [ "$gf_code" -gt 128 ]; then',
+        "      gf_end",
+        '      gf_left=1 gf_word="late $gf_timeout"; return',
+        "    fi",
+        '    case "$gf_code $gf_line" in',
+        '      "0 pid "*) gf_pid=${gf_line#pid };;',
+        '      "0 word "*) gf_said=${gf_line#word };;',
+        '      "0 "*"No such file or directory") gf_none=1;;',
+        "      0*) ;;",
+        "      *) gf_said=unable;;",
+        "    esac",
+        "  done",
+        "  exec 5<&-; gf_pid=",
+        '  case "$gf_none $gf_said" in "1 refused"*) gf_said=unable;; " exited 0") gf_said=ok;; esac',
+        "  gf_word=$gf_said",
+        "}",
+        "gf_look; gf_tell",
+        'while kill -0 "$gf_worker"; do',
+        '  gf_due=$((gf_now + gf_period)) gf_was="$gf_ready $gf_word"',
+        '  gf_ask "$@"',
+        "  gf_look",
+        '  if [ "$gf_word" = ok ]; then gf_failed=0 gf_fine=1',
+        "  else gf_failed=$((gf_failed + 1)); gf_fine=$((gf_ready && gf_failed < gf_failures)); fi",
+        '  if [ "$gf_fine" -ne "$gf_ready" ]; then gf_ready=$gf_fine; printf -v gf_since \'%(%s)T\' -1; fi',
+        '  [ "$gf_was" = "$gf_ready $gf_word" ] || gf_tell',
+        '  while gf_look; [ "$gf_now" -lt "$gf_due" ] || [ "$gf_left" ]; do',
+        '    if [ "$gf_left" ]; then',
+        '      IFS= read -r -t 1 -u 5; [ "$?" -ne 1 ] || { gf_left= gf_pid=; exec 5<&-; }',
+        "    else read -r -t 1 -u 6; fi",
+        '    kill -0 "$gf_worker" || exit',
+        f'    [ "$gf_now" -lt "$((gf_heard + {BEAT}))" ] || gf_tell',
+        "  done",
+        f'  [ "$gf_now" -lt "$((gf_heard + {BEAT}))" ] || gf_tell',
+        "done",
+    )
+)

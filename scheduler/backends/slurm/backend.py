@@ -15,7 +15,6 @@ FACTS = Facts(
     resizes_stated=True,
     creates_mig=False,
     runs_images=False,
-    replaces=False,
     latency_ms=1500,
 )
 

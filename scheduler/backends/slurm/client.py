@@ -149,8 +149,8 @@ class SlurmClient:
         if faults:
             raise faults[0]
 
-    def cancel(self, ids: Sequence[int], *flags: str) -> None:
-        """Many with one call: what is wrong with one of them keeps none of the others from it."""
+    def cancel(self, ids: Sequence[int | str], *flags: str) -> None:
+        """Jobs, or steps as `JOB.STEP`. Many with one call: what is wrong with one of them keeps none of the others from it."""
         for first in range(0, len(ids), CANCELLED_A_CALL):
             self._unless_over("scancel", *flags, *map(str, ids[first : first + CANCELLED_A_CALL]))
 

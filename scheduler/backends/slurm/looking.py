@@ -44,8 +44,8 @@ from scheduler.backends.slurm.outcomes import (
     ran_out_of_time,
     refusals_of,
 )
+from scheduler.backends.slurm.replacing import Replacing, never_served
 from scheduler.backends.slurm.runs import Numbered, Run, part_set, to_go_on
-from scheduler.backends.slurm.site import Site
 from scheduler.backends.slurm.values import KnownGpus, SlurmJob, SlurmNode, name_of, named
 from scheduler.models import OutsideJob, SlurmRun
 
@@ -66,7 +66,7 @@ APART = timedelta(seconds=120)  # so far apart Slurm may begin the parts of a ga
 Wrong = tuple[datetime, int | None, str, bool, bool, bool]
 
 
-class Looking(Site):
+class Looking(Replacing):
     """What the scheduler is told."""
 
     def observe(self, *, now: datetime) -> tuple[SeenRun, ...]:
@@ -323,6 +323,8 @@ class Looking(Site):
         answers: Mapping[str, Answer] = {}
         if job is not None and state == RunState.RUNNING and part.get("probed"):
             answers = self._answers.of(run, part, now, lambda silent: self._note(run, part_set(part, deaf=silent or None)))
+            if part.get("on_trial") and answers and all(answer.ready for answer in answers.values()):
+                self._note(run, part_set(part, on_trial=None))
         for kept in part["seats"]:
             node, count = kept["node"], len(kept["gpus"])
             gpus: tuple[int, ...] = tuple(kept["gpus"])
@@ -335,8 +337,12 @@ class Looking(Site):
                     gpus = tuple(shown[first : first + count])
                 taken[node] = first + count
             seat = WorkerSeat(kept["role"], kept["index"], node, gpus, gpu_milli=kept.get("gpu_milli", 1000), mig=tuple(kept.get("mig") or ()))
-            worker = SeenWorker(seat, state, code, parts)
-            found.append(worker if job is None or not part.get("probed") or state != RunState.RUNNING else _as_answered(worker, answers, job))
+            worker = SeenWorker(seat, state, code, parts, began=part.get("began", 0))
+            if part.get("again") and state == RunState.RUNNING:
+                worker = replace(worker, state=RunState.STARTING)  # it leaves, or is about to be begun anew
+            elif job is not None and part.get("probed") and state == RunState.RUNNING:
+                worker = _as_answered(worker, answers, job)
+            found.append(worker)
         return found
 
     def _release_again(self, held: Mapping[str, Sequence[int]]) -> None:
@@ -370,6 +376,7 @@ class Looking(Site):
             self._cancel_again([*alive, *lost], named(run.key))
             return []
         if run.stopping:
+            self._withdraw_replacing(run)
             if run.by_itself:
                 self._cancel_again(alive, named(run.key))
             elif run.term_at and is_time(seen, run.stopping, run.term_at, now):
@@ -385,6 +392,7 @@ class Looking(Site):
             self._cancel_again(alive, named(run.key))
             return []
         self._see_leavers_off(run, seen, by_id, now)
+        self._kill_the_old(run, now)
         return [number for number in alive if there[number].held] if all(part.get("id") for part in run.parts) else []
 
     def _see_leavers_off(self, run: Run, seen: SeenRun, by_id: Numbered, now: datetime) -> None:
@@ -513,9 +521,11 @@ class Gathered:
             self.waited_for = self.waited_for or not_started(job)
         if code != 0:
             cancelled = job is not None and job.state == "CANCELLED" and not run.stopping and not run.killed
-            victim = is_victim(part, code, lost=lost, cancelled=cancelled)
+            victim = is_victim(part, code, lost=lost, cancelled=cancelled) or never_served(part, code, self.ends[-1])
             # One that Slurm has forgotten ended before those that were cancelled because of it, of which Slurm says the second.
             at = self.ends[-1] if job is not None else datetime.fromisoformat(run.at) - timedelta(seconds=1)
+            if run.by_itself and job is not None and job.state == "CANCELLED":
+                at += WHOLE_SECONDS  # because of another that may have ended in the same second
             self.wrong.append((at, code, why, lost, victim, ran_out_of_time(job)))
         return code, lost and (job is None or bool(refused) or not began(run, part, job))
 

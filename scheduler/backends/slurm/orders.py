@@ -27,9 +27,10 @@ from scheduler.backends.base import (
 from scheduler.backends.local_accounts import KEY
 from scheduler.backends.slurm.client import as_account
 from scheduler.backends.slurm.errors import SlurmSilent
+from scheduler.backends.slurm.replacing import Replacing
 from scheduler.backends.slurm.runs import Numbered, Run, log_name, part_of, seat_of, state_of
 from scheduler.backends.slurm.script import NUMBERS, Part, Places, has_own_log, is_single, parts_of, saves, script_of
-from scheduler.backends.slurm.site import Site, minutes_of, time_argument
+from scheduler.backends.slurm.site import minutes_of, time_argument
 from scheduler.backends.slurm.values import name_of, named
 from scheduler.models import SlurmRun
 
@@ -43,7 +44,7 @@ Submission = tuple[list[str], str]
 Early = tuple[list[int], Future[None]]  # jobs that are being released while others are submitted
 
 
-class Orders(Site):
+class Orders(Replacing):
     """What the scheduler tells."""
 
     def announce(self, orders: Sequence[StartOrder], *, now: datetime) -> None:
@@ -374,12 +375,14 @@ class Orders(Site):
         if any(part.get("id") and part["id"] not in cancelled for part in gone):
             raise BackendError(f"{run.key} has changed meanwhile.")
         uid, lost = self._account().pw_uid, {seat_of(part): part.get("lost", 0) + 1 for part in gone}
+        trials = {seat_of(part) for part in gone if part.get("on_trial")}
         run.parts = [part for part in run.parts if part not in gone]
         run.reformed = now.isoformat() if gone else run.reformed
         for place, seat in enumerate(sorted(add, key=lambda seat: (seat.role, seat.index))):
             name = (seat.role, seat.index)
             part = parts_of(replace(order, workers=(seat,)), gres.__getitem__, first=sequence * NUMBERS + place)[0]
-            run.parts.append(part_of(order, part, uid=uid) | {"at": now.isoformat(), "lost": lost.get(name, 0)})
+            trial = {"on_trial": True, "began_at": now.isoformat()} if name in trials else {}
+            run.parts.append(part_of(order, part, uid=uid) | {"at": now.isoformat(), "lost": lost.get(name, 0)} | trial)
         run.parts.sort(key=seat_of)
 
     def _stands(self, run: Run, part: Mapping[str, Any]) -> bool:
@@ -431,15 +434,12 @@ class Orders(Site):
     def repartition(self, *, node: str, gpu: int, instances: Sequence[tuple[str, int]], sequence: int, now: datetime) -> None:
         raise BackendRefused("The Slurm back-end does not repartition GPUs. Change gres.conf on the node, then import the cluster again.")
 
-    def replace(self, *, key: str, sequence: int, workers: Sequence[tuple[str, int]], now: datetime, order: StartOrder) -> None:
-        """Slurm would give the GPUs of a worker that leaves to whoever waits for them."""
-        raise BackendRefused("Slurm replaces no single worker. Restart the job.")
-
     def signal(self, *, key: str, sequence: int, signal: Signal, now: datetime) -> None:
         if not self._order(key, sequence, lambda run: self._is_to_leave(run, now) if signal == Signal.TERMINATE else None, self._ask_to_save):
             raise NotFound(f"No run {key}.")
 
     def _ask_to_leave(self, run: Run) -> None:
+        self._withdraw_replacing(run)
         self._ask_to_save(run)
 
     def _end_all(self, run: Run) -> None:

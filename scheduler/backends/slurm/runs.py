@@ -7,7 +7,7 @@ from typing import Any
 from django.db.models import Exists, OuterRef
 
 from scheduler.backends.base import StartOrder, attempt_key
-from scheduler.backends.slurm.script import Part, is_single
+from scheduler.backends.slurm.script import Part, is_replaced, is_single
 from scheduler.backends.slurm.values import SlurmJob, name_of
 from scheduler.models import Attempt, Order, OrderKind
 
@@ -129,6 +129,7 @@ def state_of(run: Run) -> dict[str, Any]:
 def part_of(order: StartOrder, part: Part, *, uid: int) -> dict[str, Any]:
     """A part as its run keeps it."""
     stated = {name: True for name, key in (("in_place", "in_place"), ("probed", "ready")) if order.launch.get(key)}
+    stated |= {"replaced": True} if is_replaced(order) else {}
     return asdict(part) | {"id": None, "uid": uid, "single": is_single(order, part)} | stated
 
 

@@ -147,7 +147,12 @@ def tasks_of(order: StartOrder, seat: WorkerSeat) -> int:
 
 def is_single(order: StartOrder, part: Part) -> bool:
     """One process: it needs no step of its own, and is sent signals through the script."""
-    return len(part.seats) == 1 and tasks_of(order, part.seats[0]) == 1
+    return len(part.seats) == 1 and tasks_of(order, part.seats[0]) == 1 and not is_replaced(order)
+
+
+def is_replaced(order: StartOrder) -> bool:
+    """Whether its workers can start anew, each in its own Slurm job: of what a step has started nothing outlasts it."""
+    return order.serves and bool(order.launch.get("in_place"))
 
 
 def has_own_log(order: StartOrder, part: Part, node_logs: str) -> bool:
@@ -210,7 +215,9 @@ def script_of(order: StartOrder, part: Part, *, places: Places, master: str, sec
         return "\n".join(lines) + "\n"
     lines.append(_FORGET.format(exits=exits))
     lines += [f"gf_tell_tasks={shlex.quote(TELL_TASKS)}", *TELL_ALL] if saves(order) else ["trap : USR1"]
-    lines += ["trap '${gf_leave:-:}' TERM", f"gf_task={shlex.quote(TASK)}", f"gf_tasks_do={shlex.quote(TASKS)}", *_KEEPER]
+    lines += ["trap '${gf_leave:-:}' TERM", f"gf_task={shlex.quote(TASK)}", f"gf_tasks_do={shlex.quote(TASKS)}"]
+    lines += [f"gf_names={shlex.quote(_names(env))}", *_AGAIN] if is_replaced(order) else ["gf_again() { return 1; }"]
+    lines += _KEEPER
     for seat in part.seats:
         rank = ranks[seat.role, seat.index]
         exports = " ".join(f"{name}={shlex.quote(value)}" for name, value in rank.items() if name != "FIRST")
@@ -220,6 +227,20 @@ def script_of(order: StartOrder, part: Part, *, places: Places, master: str, sec
         lines.append(f"worker {name} {node} {tasks} {gres} {_cpus(order, seat) // tasks or 1} {rank['FIRST']} {exports} -- {program} &")
         lines.append("gf_pids+=($!)")
     return "\n".join([*lines, *_WAIT]) + "\n"
+
+
+def again_of(order: StartOrder, seat: WorkerSeat, sequence: int, *, places: Places, master: str, secrets: Mapping[str, str]) -> str:
+    """What a worker that starts anew is to run with, for `_AGAIN`."""
+    rank = _ranks(order, master, places.port or next(ports_of(order.key)))[seat.role, seat.index]
+    values = _environment(order, places, secrets) | {name: value for name, value in rank.items() if name != "FIRST"}
+    lines = ["unset -v $gf_names", f"gf_names={shlex.quote(_names(values))}"]
+    lines += [f"export {name}={shlex.quote(value)}" for name, value in values.items()]
+    return "\n".join([*lines, f"gf_sequence={sequence} gf_rank={rank['FIRST']}", f"gf_program=({_program(order, seat, 0)})"]) + "\n"
+
+
+def _names(values: Mapping[str, str]) -> str:
+    """Of variables that the next one is not to have from this one, but for what no shell is without."""
+    return " ".join(name for name in values if name != "PATH")
 
 
 # A step beside those of the workers, on each node. A shell of its own starts it: the number of a worker is read from `$!` after its start.
@@ -285,6 +306,22 @@ def _any_of(texts: Sequence[str]) -> str:
     return "|".join(f"*{shlex.quote(text)}*" for text in texts)
 
 
+# Whether a worker whose step has ended is to start anew, and with what, which the console has left. A network file system looks anew at a folder that
+# is listed. What was answered of the old one is gone before it is said that the new one begins. A controller that was started meanwhile may take the
+# old step's GPUs for held, and never wakes the srun that waits for them: one that comes later gets them.
+_AGAIN = (
+    """gf_numbered='echo "$SLURM_STEP_ID" > "$1"; shift; exec "$@"'  # so that a signal meets this step alone""",
+    "gf_again() {",
+    "  local gf_file gf_there=",
+    '  for gf_file in "$gf_folder"/again-*; do [ "$gf_file" != "$gf_folder/again-$1.$gf_part" ] || gf_there=1; done',
+    '  [ "$gf_there" ] && . "$gf_folder/again-$1.$gf_part" || return 1',
+    '  /bin/rm -f -- "$gf_folder/again-$1.$gf_part" "$gf_folder/$1.failed.$SLURM_JOB_ID"',
+    '  [ ! -e "$gf_folder/ready-$1.$gf_part" ] || : > "$gf_folder/ready-$1.$gf_part"',
+    '  echo "$gf_sequence" > "$gf_folder/began-$1.$gf_part"',
+    "}",
+)
+
+
 # A worker is a step. Its exit code is kept in a file of its own; the first that fails ends the others, as a gang without a member waits in vain. They
 # are ended by number and name, and only while the script waits for them: a controller that was killed may give the number again.
 # A task writes to its log itself where its node has the folder: by way of srun, what it wrote just before it was killed can be lost.
@@ -292,7 +329,8 @@ _KEEPER = (
     "unset SLURM_NTASKS_PER_NODE SLURM_CPUS_PER_TASK  # those of the whole job; each step has its own",
     "gf_pids=()",
     "worker() {",
-    "  local gf_name=$1 gf_node=$2 gf_tasks=$3 gf_gres=$4 gf_cpus=$5 gf_first=$6 gf_code gf_said gf_lost= gf_own=1 gf_label=; shift 6",
+    "  local gf_name=$1 gf_node=$2 gf_tasks=$3 gf_gres=$4 gf_cpus=$5 gf_first=$6 gf_code gf_said gf_lost= gf_own=1 gf_label=",
+    '  local gf_six=("${@:1:6}"); shift 6',
     '  local gf_failed="$gf_folder/$gf_name.failed.$SLURM_JOB_ID"',
     '  while [ "$1" != -- ]; do export "$1"; shift; done; shift',
     '  [ -z "$gf_why" ] || echo "$gf_why" >> "$gf_logs/$gf_name.log"',
@@ -303,9 +341,13 @@ _KEEPER = (
     """  elif [ "$gf_own" ]; then set -- /bin/sh -c 'exec >>"$1" 2>&1; shift; '"$gf_task" gpufleet "$gf_logs/$gf_name.log" "$gf_first" "$@\"""",
     '  else set -- /bin/sh -c "$gf_task" gpufleet "$gf_first" "$@"; fi',
     '  gf_said=$("$gf_srun" --exact --mem=0 --nodes=1 --nodelist="$gf_node" --ntasks="$gf_tasks" --cpus-per-task="$gf_cpus" "$gf_gres" \\',
-    '    --kill-on-bad-exit=1 --open-mode=append $gf_label --output="$gf_logs/$gf_name.log" "$@" 2>&1)',
+    '    --kill-on-bad-exit=1 --open-mode=append $gf_label --output="$gf_logs/$gf_name.log" ${gf_anew:+--immediate=10} "$@" 2>&1)',
     "  gf_code=$?",
     '  [ -z "$gf_said" ] || printf "%s\\n" "$gf_said" >&2',
+    '  if gf_again "$gf_name"; then gf_anew=1; worker "${gf_six[@]:0:5}" "$gf_rank" -- "${gf_program[@]}"; return; fi',
+    '  case "$gf_anew:$gf_said" in [1-9]:*"Unable to create step"*|[1-5][0-9]:*"Unable to create step"*)',
+    '    /bin/sleep 2; gf_anew=$((gf_anew + 1)); worker "${gf_six[@]}" -- "${gf_program[@]}"; return',
+    "  esac",
     f'  case "$gf_code:$gf_said" in 0:*|{_any_of(ENDED_ITSELF)}) ;; {_any_of(NOT_STARTED)}) gf_lost=1;; esac',
     '  if [ -z "$gf_lost" ]; then',
     '    gf_said=; [ "$gf_code" -eq 0 ] || { read -r gf_said < "$gf_failed"; } 2>/dev/null',
@@ -399,13 +441,19 @@ def _cpus(order: StartOrder, seat: WorkerSeat) -> int:
 
 def _programs(order: StartOrder, part: Part) -> dict[tuple[str, int], str]:
     """The words of the shell that start each worker."""
-    argv, slots = shlex.join(_argv(order.launch)), dict.fromkeys(part.nodes, 0)
+    slots = dict.fromkeys(part.nodes, 0)
     found = {}
     for seat in part.seats:
-        asked = beside(order.launch, f"{seat.role}-{seat.index}", slot=slots[seat.node], tasks=tasks_of(order, seat))
-        found[seat.role, seat.index] = f"{asked}{argv}"
+        found[seat.role, seat.index] = _program(order, seat, slots[seat.node])
         slots[seat.node] += 1
     return found
+
+
+def _program(order: StartOrder, seat: WorkerSeat, slot: int) -> str:
+    name = f"{seat.role}-{seat.index}"
+    asked = beside(order.launch, name, slot=slot, tasks=tasks_of(order, seat))
+    numbered = f'/bin/sh -c "$gf_numbered" gpufleet "$gf_folder"/{shlex.quote(f"step-{name}.")}"$gf_part" ' if is_replaced(order) else ""
+    return f"{numbered}{asked}{shlex.join(_argv(order.launch))}"
 
 
 def _argv(launch: Mapping[str, Any]) -> list[str]:

@@ -157,7 +157,7 @@ def job_replace_stop(*, access: Access, job: Job, reason: str = "", now: datetim
 def replace_refused(job: Job, kinds: Iterable[str]) -> str:
     """Why the replicas of a service that runs on such back-ends cannot be replaced one by one; empty: they can."""
     if not all(replaces(kind, in_place=bool(job.launch.get("in_place"))) for kind in kinds):
-        return "its back-end starts no single replica anew unless the job states launch.in_place, and Slurm never does. Restart the job instead."
+        return "its back-end starts no single replica anew unless the job states launch.in_place. Restart the job instead."
     return ""
 
 

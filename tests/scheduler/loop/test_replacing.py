@@ -206,9 +206,10 @@ def test_what_cannot_be_replaced_says_why_and_changes_nothing(access: Access, pe
     with pytest.raises(Conflict, match=r"launch\.in_place"):
         replace(access, served, loop)
     Cluster.objects.update(backend="slurm")
-    Job.objects.update(launch={"in_place": True})
-    with pytest.raises(Conflict, match="Slurm never does"):
+    with pytest.raises(Conflict, match=r"launch\.in_place"):
         replace(access, served, loop)
+    Job.objects.update(launch={"in_place": True})
+    assert replacement_foreseen(access=access, job=fresh(served)).workers == (0, 1, 2)
     Job.objects.update(state=JobState.QUEUED)
     with pytest.raises(Conflict, match="does not run"):
         replace(access, served, loop)
