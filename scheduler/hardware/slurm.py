@@ -8,6 +8,7 @@ from typing import Any
 
 import yaml
 
+from gpufleet.core.findings import some
 from scheduler.backends.slurm.gres import Gres, profile_of
 from scheduler.backends.slurm.printed import hostlist
 from scheduler.backends.slurm.values import SlurmNode
@@ -15,6 +16,8 @@ from scheduler.engine.model.mig import BOARDS, Board, Instance, Layout, board_of
 from scheduler.imports.documents import FORMAT
 
 FEATURE = "true"  # the value of a label that Slurm gives: one that it no longer has goes, and labels with any other value are somebody else's
+# Of nodes on which nobody has said where MIG instances lie that Slurm leaves open.
+ASSUMED = "slurm/mig-assumed"
 SWITCH = re.compile(r"(\w+)=(\S*)")
 
 
@@ -25,6 +28,26 @@ class KnownType:
     name: str
     memory_mib: int | None = None
     board: str = ""  # of the MIG catalogue, where the inventory names it
+
+
+Places = Mapping[int, Layout]  # of instances, by the index of their GPU
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """What the inventory has of a node with MIG instances: whole GPUs, instances by profile, and where they lie."""
+
+    whole: int
+    instances: Mapping[str, int]
+    places: Places
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A cluster as an import file, and what an operator should know of it."""
+
+    text: str
+    notes: tuple[str, ...]
 
 
 class UnknownType(ValueError):
@@ -62,6 +85,12 @@ def packed(board: Board, instances: Mapping[str, int]) -> list[Layout]:
     return gpus
 
 
+def leaves_open(board: Board, places: Places) -> bool:
+    """Whether instances may lie otherwise than so. Those that fill their GPU cannot."""
+    profiles = {one.profile for layout in places.values() for one in layout}
+    return any(board.known(name).memory < board.memory_slices for name in profiles)
+
+
 def paths_of(topology: str) -> dict[str, tuple[str, ...]]:
     """The switches above each node, widest first, of `scontrol show topology`."""
     above: dict[str, str] = {}
@@ -96,20 +125,21 @@ def document_of(
     cluster: str,
     types: Mapping[str, KnownType],
     new_cluster: bool,
-    split: Mapping[str, tuple[int, Mapping[str, int]]] | None = None,
+    split: Mapping[str, Split] | None = None,
     labels: Mapping[str, Mapping[str, str]] | None = None,
     boundaries: Sequence[str] = (),
-) -> str:
+) -> Found:
     """The cluster as an import file. Raises `UnknownType` where `types` lacks one.
 
-    `split` is what the inventory has of nodes with MIG instances, whole GPUs and instances by profile: where Slurm has as many of each, the inventory
-    is left as it is, since it may know better on which GPUs they lie. `labels` is what it has of those: the ones that Slurm does not give stay.
-    `boundaries` are the labels of those that Slurm enforces on all nodes.
+    `split` is what the inventory has of nodes with MIG instances: where Slurm has as many of each, the inventory is left as it is, since it may know
+    better on which GPUs they lie. Where it does not, that is assumed, and said. `labels` is what it has of those: the ones that Slurm does not give
+    stay. `boundaries` are the labels of those that Slurm enforces on all nodes.
     """
     paths = paths_of(topology)
     depth = max((len(paths.get(node.name, ())) for node in nodes), default=0)
     levels = levels_of(depth)
     rows, fresh = [], {}
+    assumed: dict[str, list[str]] = {}
     for node in sorted(nodes, key=lambda node: node.name):
         there = Gres.read(node.gres)
         row: dict[str, Any] = {"name": node.name, "cluster": cluster, "cpus": node.cpus, "host_memory_mib": node.memory_mib}
@@ -120,11 +150,15 @@ def document_of(
                     raise UnknownType(f"{node.name} has GPUs of the GRES type {gres}: name their type with --gpu-type {gres}=NAME:MEMORY_MIB.")
                 if known.memory_mib is not None:
                     fresh[known.name] = {"name": known.name, "memory_mib": known.memory_mib}
-            row |= _gpus(node.name, there, types, (split or {}).get(node.name))
+            gpus, is_open = _gpus(node.name, there, types, (split or {}).get(node.name))
+            row |= gpus
+            if is_open:
+                assumed.setdefault(_counts(there.profiles), []).append(node.name)
         path = paths.get(node.name, ())
         if path and len(path) == depth:
             row["path"] = dict(zip(levels, path, strict=True))
         told = [*node.features, *boundaries, *(label for label, count in (("slurm/mps", there.mps), ("slurm/shard", there.shards)) if count)]
+        told += [ASSUMED] if any(node.name in names for names in assumed.values()) else []
         others = {name: value for name, value in (labels or {}).get(node.name, {}).items() if value != FEATURE}
         row["labels"] = others | dict.fromkeys(told, FEATURE)
         rows.append(row)
@@ -138,18 +172,39 @@ def document_of(
         described["levels"] = [{"name": name} for name in levels]
     document["clusters"] = [described]
     document["nodes"] = rows
-    text: str = yaml.safe_dump(document, sort_keys=False, default_flow_style=None, width=150)
-    return text
+    notes = [
+        f"{some(names)}: Slurm does not tell on which GPUs {counts} lie. They are assumed on as few as can be; an inventory file (mig) corrects that."
+        for counts, names in sorted(assumed.items(), key=lambda one: one[1])
+    ]
+    return Found(yaml.safe_dump(document, sort_keys=False, default_flow_style=None, width=150), tuple(notes))
 
 
-def _gpus(name: str, there: Gres, types: Mapping[str, KnownType], split: tuple[int, Mapping[str, int]] | None) -> dict[str, Any]:
-    """Whole GPUs in the order of Slurm's numbers, with those that are split in between where their instances are numbered."""
-    first = types[base_of(there.types[0][0], there)]
+def _counts(instances: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} × {profile}" for profile, count in sorted(instances.items()))
+
+
+def _gpus(name: str, there: Gres, types: Mapping[str, KnownType], split: Split | None) -> tuple[dict[str, Any], bool]:
+    """Whole GPUs in the order of Slurm's numbers, with those that are split in between where their instances are numbered. And whether it is assumed
+    where instances lie."""
+    found: dict[str, Any] = {"gpu_type": types[base_of(there.types[0][0], there)].name}
     whole = sum(count for kind, count in there.types if not profile_of(kind))
-    found: dict[str, Any] = {"gpu_type": first.name}
-    if there.profiles and split is not None and (whole, there.profiles) == (split[0], dict(split[1])):
-        return found
-    count, mig = 0, []
+    is_known = bool(there.profiles) and split is not None and (whole, there.profiles) == (split.whole, dict(split.instances))
+    try:
+        count, places, is_open = _placed(name, there, types)
+    except UnknownType:
+        if not is_known:
+            raise
+        return found, False  # an operator said where they lie
+    if is_known and split is not None:
+        return found, is_open and split.places == places
+    mig = [{"gpu": gpu, "instances": [{"profile": one.profile, "start": one.start} for one in layout]} for gpu, layout in places.items()]
+    return found | {"gpus": count} | ({"mig": mig} if mig else {}), is_open
+
+
+def _placed(name: str, there: Gres, types: Mapping[str, KnownType]) -> tuple[int, dict[int, Layout], bool]:
+    """How many GPUs there are, which of them have which instances, and whether they may have others."""
+    count, is_open = 0, False
+    places: dict[int, Layout] = {}
     for is_split, group in groupby(there.types, key=lambda one: bool(profile_of(one[0]))):
         kinds = list(group)
         if not is_split:
@@ -163,8 +218,8 @@ def _gpus(name: str, there: Gres, types: Mapping[str, KnownType], split: tuple[i
             layouts = packed(board, Gres(tuple(kinds)).profiles)
         except ValueError as fault:
             raise UnknownType(f"{name}: {fault}.") from None
-        for layout in layouts:
-            mig.append({"gpu": count, "instances": [{"profile": one.profile, "start": one.start} for one in layout]})
-            count += 1
-    found["gpus"] = count
-    return found | ({"mig": mig} if mig else {})
+        own = dict(enumerate(layouts, count))
+        places |= own
+        is_open = is_open or leaves_open(board, own)
+        count += len(layouts)
+    return count, places, is_open

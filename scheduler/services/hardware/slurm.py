@@ -22,8 +22,9 @@ from quotas.permissions import Access, Can
 from scheduler.backends.registry import slurm_settings
 from scheduler.backends.slurm.client import SlurmClient
 from scheduler.backends.slurm.values import Settings, SlurmNode
+from scheduler.engine.model.mig import Instance
 from scheduler.hardware.boundaries import found_in
-from scheduler.hardware.slurm import KnownType, document_of, types_of
+from scheduler.hardware.slurm import Found, KnownType, Split, document_of, types_of
 from scheduler.models import Cluster, Gpu, GpuMode, GpuType, MigInstance, Node, SlurmCluster
 from scheduler.notify.outgoing import Refused, Rules, target_of
 from scheduler.services.hardware.checks import Step, StepsFailed
@@ -213,7 +214,7 @@ def slurm_row(cluster: str) -> SlurmCluster:
     return row
 
 
-def slurm_document(*, cluster: str, types: Mapping[str, KnownType]) -> str:
+def slurm_document(*, cluster: str, types: Mapping[str, KnownType]) -> Found:
     """A connected cluster as an import file."""
     row = slurm_row(cluster)
     known = {name: KnownType(name, board=board) for name, board in GpuType.objects.values_list("name", "board")}
@@ -253,8 +254,9 @@ def slurm_preview(
         faults[f"types.{gres}"] = ["It is known already." if gres in types.found else f"No node of {cluster} has GPUs of this type."]
     if faults:
         raise ValidationError(faults)
-    text = slurm_document(cluster=cluster, types={gres: KnownType(*one) for gres, one in named.items()})
-    return import_preview(access=access, text=text, form="yaml", source=f"Slurm of {cluster}", remove_missing=False, now=now)
+    found = slurm_document(cluster=cluster, types={gres: KnownType(*one) for gres, one in named.items()})
+    source = f"Slurm of {cluster}"
+    return import_preview(access=access, text=found.text, form="yaml", source=source, remove_missing=False, notes=found.notes, now=now)
 
 
 def types_given(row: SlurmCluster, nodes: Sequence[SlurmNode]) -> dict[str, str]:
@@ -267,15 +269,18 @@ def types_given(row: SlurmCluster, nodes: Sequence[SlurmNode]) -> dict[str, str]
     return {gres: names.pop() for gres, names in found.items() if len(names) == 1}
 
 
-def _split(cluster: int) -> dict[str, tuple[int, Counter[str]]]:
-    """Of nodes of the inventory with MIG instances: whole GPUs, and instances by profile."""
+def _split(cluster: int) -> dict[str, Split]:
+    """Of nodes of the inventory with MIG instances."""
     instances: dict[str, Counter[str]] = defaultdict(Counter)
+    places: dict[str, dict[int, tuple[Instance, ...]]] = defaultdict(dict)
     there = {"gpu__node__cluster": cluster, "gpu__node__removed_at__isnull": True, "gpu__removed_at__isnull": True, "removed_at__isnull": True}
-    for node, profile in MigInstance.objects.filter(**there).values_list("gpu__node__name", "profile"):
+    rows = MigInstance.objects.filter(**there).order_by("gpu__index", "start", "profile")
+    for node, gpu, start, profile in rows.values_list("gpu__node__name", "gpu__index", "start", "profile"):
         instances[node][profile] += 1
+        places[node][gpu] = (*places[node].get(gpu, ()), Instance(start, profile))
     whole = Counter(
         Gpu.objects.filter(node__cluster=cluster, node__name__in=list(instances), node__removed_at__isnull=True, removed_at__isnull=True)
         .exclude(mode=GpuMode.MIG)
         .values_list("node__name", flat=True)
     )
-    return {node: (whole[node], found) for node, found in instances.items()}
+    return {node: Split(whole[node], found, places[node]) for node, found in instances.items()}

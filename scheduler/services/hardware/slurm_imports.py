@@ -84,11 +84,9 @@ def _due(kind: type[SlurmCluster] | type[KubernetesCluster]) -> QuerySet[Any]:
 def _import(row: Connection, now: datetime) -> tuple[InventoryImport | None, bool]:
     """The preview that is to be looked at, if any, and whether one was applied."""
     cluster = row.cluster.name
-    if isinstance(row, KubernetesCluster):
-        found, source = kubernetes_document(cluster=cluster), f"Kubernetes of {cluster}, by itself"
-        text, notes = found.text, found.notes
-    else:
-        text, notes, source = slurm_document(cluster=cluster, types={}), (), f"Slurm of {cluster}, by itself"
+    is_kubernetes = isinstance(row, KubernetesCluster)
+    found = kubernetes_document(cluster=cluster) if is_kubernetes else slurm_document(cluster=cluster, types={})
+    text, notes, source = found.text, found.notes, f"{'Kubernetes' if is_kubernetes else 'Slurm'} of {cluster}, by itself"
     plan = import_plan(text=text, form="yaml", remove_missing=False)
     if plan.faults:
         raise ValidationError("; ".join(fault.message for fault in plan.faults[:3]))

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from gpufleet.cli import main
 from gpufleet.core.times import now
@@ -19,8 +20,9 @@ from scheduler.backends.registry import slurm_settings
 from scheduler.backends.slurm.gres import Gres
 from scheduler.backends.slurm.printed import indices
 from scheduler.backends.slurm.script import parts_of
-from scheduler.engine.model.mig import BOARDS, valid_layout
-from scheduler.hardware.slurm import packed
+from scheduler.backends.slurm.values import SlurmNode
+from scheduler.engine.model.mig import BOARDS, Instance, valid_layout
+from scheduler.hardware.slurm import ASSUMED, KnownType, Split, document_of, packed
 from scheduler.models import Attempt, Gpu, GpuMode, Job, JobState, MigInstance, Node, OutsideSeat, Placement, SlurmCluster
 from scheduler.services.hardware.slurm_nodes import slurm_nodes_reconcile
 from tests.invariants import fleet_faults
@@ -33,6 +35,7 @@ pytestmark = [pytest.mark.django_db, pytest.mark.slurm]
 TYPES = ("--gpu-type", "h100=H100-SXM-80GB:81559")
 USER = "nobody" if os.getuid() == 0 else pwd.getpwuid(os.getuid()).pw_name
 MIG = {"1g.10gb": 7, "3g.40gb": 2}
+HBM3 = "nvidia_h100_80gb_hbm3"
 
 
 def started(**what: Any) -> Iterator[Slurm]:
@@ -87,13 +90,18 @@ def sharded() -> Iterator[Slurm]:
     yield from started(nodes=1, gpus=2, shares="shard")
 
 
-def site_on(slurm: Slurm, settings: Any) -> Console:
+@pytest.fixture(scope="module")
+def discovered() -> Iterator[Slurm]:
+    yield from started(nodes=1, gpus=2, mig={f"{HBM3}_1g.10gb": 3, f"{HBM3}_7g.80gb": 1})
+
+
+def site_on(slurm: Slurm, settings: Any, types: tuple[str, ...] = TYPES) -> Console:
     settings.SCHEDULER = {**settings.SCHEDULER, "MIN_RUNTIME_S": 0, "HYSTERESIS_S": 0}
     shared = slurm.dir / "shared"
     shared.mkdir(exist_ok=True)
     shared.chmod(0o777)
     connect(slurm, shared)
-    inventory("slurm", "--cluster", "hpc", *TYPES, "--apply")
+    inventory("slurm", "--cluster", "hpc", *types, "--apply")
     row = SlurmCluster.objects.get()
     console = Console(slurm, row.cluster_id)
     console.settings = slurm_settings(row)
@@ -137,8 +145,12 @@ def test_split_gpus_are_imported_as_few_as_can_be_and_left_as_an_operator_knows_
     assert (layouts[0], layouts[1]) == ([], [])
     assert layouts[2] == [(0, "3g.40gb"), (4, "3g.40gb")]
     assert layouts[3] == [(start, "1g.10gb") for start in range(7)]
-    assert node.labels == {"h100": "true", "slurm/mps": "true"}
+    assert node.labels == {"h100": "true", "slurm/mps": "true", "slurm/mig-assumed": "true"}
     MigInstance.objects.filter(gpu__node=node, gpu__index=3, start=0).update(start=7)  # an operator says where they are
+    told = inventory("slurm", "--cluster", "hpc", *TYPES, "--apply")
+    assert "gpu002: Slurm does not tell on which GPUs 7 × 1g.10gb, 2 × 3g.40gb lie." in told, "of the other node nobody has said it"
+    assert set(Node.objects.get(pk=node.pk).labels) == {"h100", "slurm/mps"}
+    assert MigInstance.objects.filter(gpu__node=node, gpu__index=3, start=7).exists()
     assert "Nothing to change." in inventory("slurm", "--cluster", "hpc", *TYPES, "--apply")
 
 
@@ -165,6 +177,38 @@ def test_a_job_has_the_instance_that_slurm_gave_it(console):
     assert not fleet_faults()
     slurm_nodes_reconcile(now=now())
     assert OutsideSeat.objects.get(job__number=outside, gpu__isnull=False).gpu == Gpu.objects.get(node__name="gpu001", index=3)
+
+
+def test_instances_named_as_the_driver_does_are_imported_asked_for_and_adopted(discovered, settings):
+    """As `AutoDetect=nvml` names them. One that fills its GPU lies on it for certain."""
+    types = ("--gpu-type", "h100=H100-SXM-80GB:81559", "--gpu-type", f"{HBM3}=H100-SXM-80GB")
+    console = site_on(discovered, settings, types)
+    try:
+        node = Node.objects.get()
+        layouts = {gpu.index: sorted(gpu.mig_instances.values_list("start", "profile")) for gpu in node.gpus.filter(mode=GpuMode.MIG)}
+        assert layouts == {2: [(0, "7g.80gb")], 3: [(4, "1g.10gb"), (5, "1g.10gb"), (6, "1g.10gb")]}
+        assert node.labels == {"h100": "true", "slurm/mig-assumed": "true"}
+        seen = console.slurm.dir / "shared"
+        ask = f'echo "$CUDA_VISIBLE_DEVICES" > {seen}/devices-$GPUFLEET_JOB; sleep 300'
+        jobs = [job_of({"mig": "1g.10gb"}, ask, name=name, milli=125) for name in ("a", "b")] + [
+            job_of({"mig": "7g.80gb"}, ask, name="c", milli=1000)
+        ]
+        for job in jobs:
+            console.until(job, JobState.RUNNING)
+        assert given(console, jobs[2]) == f"gpu:{HBM3}_7g.80gb:1(IDX:5)"
+
+        def adopted() -> bool:
+            console.tick()
+            rows = [Placement.objects.get(job=job, until__isnull=True) for job in jobs[:2]]
+            return [f"gpu:{HBM3}_1g.10gb:1(IDX:{row.mig.start - 2})" for row in rows] == [given(console, job) for job in jobs[:2]]
+
+        wait_until(adopted, what="what Slurm gave to be written down")
+        wait_until(lambda: all((seen / f"devices-{job.public_id}").exists() for job in jobs), what="all of them to begin")
+        assert len({(seen / f"devices-{job.public_id}").read_text() for job in jobs}) == 3, "each is shown its own alone"
+        assert Placement.objects.get(job=jobs[2], until__isnull=True).mig.gpu.index == 2
+        assert not fleet_faults()
+    finally:
+        clear(console)
 
 
 def test_an_instance_that_the_driver_does_not_have_is_refused_by_the_node(console, folder):
@@ -274,6 +318,40 @@ def test_instances_are_packed_on_gpus_that_can_hold_them(counts):
     assert all(valid_layout(board, layout) for layout in gpus)
     told = [one.profile for layout in gpus for one in layout]
     assert {profile: told.count(profile) for profile in set(told)} == counts
+
+
+@pytest.mark.parametrize(
+    ("gres", "gpus", "mig", "is_assumed"),
+    [
+        (f"gpu:{HBM3}:2,gpu:{HBM3}_1g.10gb:14", 4, {2: 7, 3: 7}, True),
+        (f"gpu:{HBM3}_7g.80gb:2,gpu:{HBM3}:1", 3, {0: 1, 1: 1}, False),  # each fills its GPU
+        (f"gpu:{HBM3}:8", 8, {}, False),
+    ],
+)
+def test_where_instances_lie_is_said_to_be_assumed_where_slurm_leaves_it_open(gres, gpus, mig, is_assumed):
+    types = {HBM3: KnownType("H100-SXM-80GB", board="H100-80")}
+
+    def read(names: tuple[str, ...] = ("n1",), **more: Any) -> tuple[Any, tuple[str, ...]]:
+        nodes = [SlurmNode(name, "", ("IDLE",), "", 8, 1024, gres) for name in names]
+        found = document_of(nodes, "", cluster="hpc", types=types, new_cluster=False, **more)
+        return yaml.safe_load(found.text)["nodes"], found.notes
+
+    (row,), notes = read()
+    assert (row["gpus"], {one["gpu"]: len(one["instances"]) for one in row.get("mig", ())}) == (gpus, mig)
+    assert (row["labels"].get(ASSUMED), bool(notes)) == (("true", True) if is_assumed else (None, False))
+    if not is_assumed:
+        return
+    assert notes == (
+        "n1: Slurm does not tell on which GPUs 14 × 1g.10gb lie. They are assumed on as few as can be; an inventory file (mig) corrects that.",
+    )
+    assert read(tuple("abcdefg"))[1][0].startswith("a, b, c, d, e and 2 more: ")
+    # What was assumed is still assumed in the next import, and what an operator has said is not, though it is left as it is.
+    places = {one["gpu"]: tuple(Instance(part["start"], part["profile"]) for part in one["instances"]) for one in row["mig"]}
+    (again,), notes = read(split={"n1": Split(2, {"1g.10gb": 14}, places)})
+    assert "mig" not in again and again["labels"][ASSUMED] == "true" and notes
+    elsewhere = {gpu + 1: layout for gpu, layout in places.items()}
+    (said,), notes = read(split={"n1": Split(2, {"1g.10gb": 14}, elsewhere)}, labels={"n1": {ASSUMED: "true"}})
+    assert "mig" not in said and ASSUMED not in said["labels"] and not notes
 
 
 def test_what_slurm_can_not_give_is_refused_in_words():

@@ -38,7 +38,7 @@ def test_an_import_takes_back_labels_that_slurm_no_longer_gives_and_leaves_those
     nodes = [SlurmNode(name, "", ("IDLE",), "", 8, 1024, "gpu:h100:8", features) for name, features in (("gpu001", ()), ("gpu002", ("fast",)))]
     labels = {"gpu001": {"slurm/mps": "true", "rack": "a1"}, "gpu002": {"slow": "true"}}
 
-    text = document_of(nodes, "", cluster="hpc", types={"h100": KnownType("H100")}, new_cluster=False, labels=labels)
+    text = document_of(nodes, "", cluster="hpc", types={"h100": KnownType("H100")}, new_cluster=False, labels=labels).text
 
     assert [node["labels"] for node in yaml.safe_load(text)["nodes"]] == [{"rack": "a1"}, {"fast": "true"}]
 

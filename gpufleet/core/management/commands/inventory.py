@@ -18,7 +18,7 @@ from scheduler.backends.base import BackendError
 from scheduler.backends.slurm.values import Settings
 from scheduler.hardware.discovery import NothingFound, machine_read
 from scheduler.hardware.kubernetes import Described
-from scheduler.hardware.slurm import KnownType, UnknownType
+from scheduler.hardware.slurm import Found, KnownType, UnknownType
 from scheduler.imports.documents import FORMATS, KUBERNETES, Unreadable, decoded, format_of
 from scheduler.presenters.hardware import difference_lines
 from scheduler.services.hardware import kubernetes
@@ -103,7 +103,8 @@ class Command(BaseCommand):
         if options["action"] == "import":
             source, text, form = self._file(options)
         elif options["action"] == "slurm":
-            source, text, form = self._slurm(options)
+            read = self._slurm(options)
+            source, text, form, notes = f"Slurm of {options['cluster']}", read.text, "yaml", read.notes
         elif options["action"] == "kubernetes":
             found = self._kubernetes(options)
             source, text, form, notes = f"Kubernetes of {options['cluster']}", found.text, "yaml", found.notes
@@ -219,7 +220,7 @@ class Command(BaseCommand):
             raise CommandError("\n".join(fault.messages), returncode=2) from fault
         self.stdout.write(f"Imported by itself every {row.import_minutes} minutes." if row.import_minutes else "Not imported by itself.")
 
-    def _slurm(self, options: dict[str, Any]) -> tuple[str, str, str]:
+    def _slurm(self, options: dict[str, Any]) -> Found:
         self._every(options)
         types = {}
         for word in options["gpu_type"]:
@@ -229,12 +230,11 @@ class Command(BaseCommand):
                 raise CommandError(f"--gpu-type {word}: write GRES=NAME or GRES=NAME:MIB, for example h100=H100-SXM-80GB:81559.", returncode=2)
             types[gres] = KnownType(name, int(memory) if memory else None)
         try:
-            text = slurm_document(cluster=options["cluster"], types=types)
+            return slurm_document(cluster=options["cluster"], types=types)
         except ValidationError as fault:
             raise CommandError("\n".join(fault.messages), returncode=2) from fault
         except (UnknownType, BackendError) as fault:
             raise CommandError(str(fault), returncode=3) from fault
-        return f"Slurm of {options['cluster']}", text, "yaml"
 
     def _accounts(self, options: dict[str, Any]) -> None:
         access = command_line_access(Can.ADMINISTER, Can.EDIT_QUOTA)
