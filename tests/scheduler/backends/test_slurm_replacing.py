@@ -167,6 +167,27 @@ def test_a_stop_meanwhile_starts_nothing_anew(service: Site) -> None:
     assert replaced(service, 3, 1, by=told()), "there is nothing left to do"
 
 
+def test_a_service_shrinks_and_grows_and_its_newest_replica_is_replaced_as_any_other(service: Site) -> None:
+    up(service, told())
+    service.backend.resize(key="j-1.1", sequence=2, add=[], leave=[("worker", 1)], now=now(), order=None)
+    wait_until(lambda: [worker.seat.index for worker in service.seen().workers] == [0], seconds=40, what="worker 1 to have left")
+    assert (service.seen().why, service.seen().workers[0].ready) == ("", True)
+    service.backend.resize(key="j-1.1", sequence=3, add=[SEATS[1]], leave=[], now=now(), order=told())
+    wait_until(lambda: [worker.ready for worker in service.seen().workers] == [True, True], seconds=40, what="both to be ready again")
+    again(service, 4, 1, by=told())
+    wait_until(lambda: service.seen().workers[1].ready, seconds=40, what="the new one to be ready")
+    assert len({line.rpartition(" ")[2] for line in said(service, 1)}) == 2, "of two Slurm jobs"
+    assert len(said(service, 1)) == 3
+
+
+def test_all_tasks_of_a_replica_start_anew_together(service: Site) -> None:
+    text = f'test "$LOCAL_RANK" = 0 || exec sleep 600; {SHELL}'
+    up(service, told(per="gpu", shell=text))
+    again(service, 2, 1, by=told(per="gpu", shell=text))
+    wait_until(lambda: service.seen().workers[1].ready, seconds=40, what="the new one to be ready")
+    assert len([line for line in said(service, 1) if line.startswith("0: up with None rank 2")]) == 2
+
+
 def test_what_cannot_be_replaced_is_refused(service: Site) -> None:
     with pytest.raises(NotFound):
         replaced(service, 2, 1, by=told())
