@@ -6,7 +6,7 @@ import re
 import shlex
 import signal
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,8 @@ from scheduler.backends.slurm.asking import SILENT, SILENT_FOR, Answer, answer_o
 from scheduler.models import SlurmRun
 from tests.scheduler.backends.slurm_site import Site, seat, shell
 from tests.scheduler.backends.test_local_ready import SERVES
-from tests.servers import wait_until
+from tests.servers import required, wait_until
+from tests.slurm import Slurm, missing
 
 pytestmark = [pytest.mark.django_db, pytest.mark.slurm]
 LISTENS = """
@@ -259,6 +260,40 @@ def test_what_a_job_leaves_in_place_of_an_answer_is_never_followed_or_believed(s
 def test_of_a_line_only_words_that_a_prober_has_are_read(line: str, answer: Answer | None) -> None:
     found = answer_of(line)
     assert found == answer or (found is not None and found.since is not None and found.since.year > 3000)
+
+
+FREEZER = Path("/sys/fs/cgroup/freezer")  # of cgroups v1, as `proctrack/cgroup` uses it on one machine without systemd
+
+
+@pytest.fixture
+def fenced() -> Iterator[Site]:
+    if package := missing():
+        required("slurm", f"Slurm is not installed (Debian package {package}).")
+    if not (os.access(FREEZER, os.W_OK) and (FREEZER / "tasks").exists()):
+        pytest.skip("This machine has no cgroups v1 that a Slurm of the tests could use.")
+    server = Slurm(nodes=1, gpus=2, tracking="cgroup")
+    try:
+        yield Site(server)
+    finally:
+        server.stop()
+        for folder in sorted(FREEZER.glob("slurm_gpu001/**/"), reverse=True):
+            folder.rmdir()
+
+
+def test_the_prober_and_what_it_starts_are_in_the_cgroup_of_the_worker_s_step_and_end_with_it(fenced: Site) -> None:
+    launch = shell("sleep 600", ready={"command": ["sleep", "617"], "timeout_s": 300})
+    for key, in_place, step in (("j-1.1", False, "step_batch"), ("j-2.1", True, "step_0")):
+        fenced.start(key, on=[seat(0, "gpu001", 1)], launch=launch | {"in_place": in_place}, spec={}, serves=in_place)
+        asked = wait_until(lambda: asleep(617), seconds=30, what="the worker to be asked")
+        groups = {(FREEZER / where).name for one in (*probers(fenced).values(), asked[0].parent) for where in [_freezer_of(one)]}
+        assert groups == {step}
+        fenced.client.cancel([part["id"] for part in SlurmRun.objects.get(attempt_key=key).state["parts"]])
+        wait_until(lambda: fenced.slurm.idle() == {"gpu001"}, seconds=30, what="the node to be idle")
+        assert not asleep(617) and not probers(fenced)
+
+
+def _freezer_of(process: Path) -> str:
+    return next(line.split(":", 2)[2].lstrip("/") for line in (process / "cgroup").read_text().splitlines() if line.split(":")[1] == "freezer")
 
 
 def test_without_a_probe_nothing_is_told(site: Site) -> None:
