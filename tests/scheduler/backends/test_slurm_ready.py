@@ -289,7 +289,7 @@ def test_the_prober_and_what_it_starts_are_in_the_cgroup_of_the_worker_s_step_an
         assert groups == {step}
         fenced.client.cancel([part["id"] for part in SlurmRun.objects.get(attempt_key=key).state["parts"]])
         wait_until(lambda: fenced.slurm.idle() == {"gpu001"}, seconds=30, what="the node to be idle")
-        assert not asleep(617) and not probers(fenced)
+        wait_until(lambda: not asleep(617) and not probers(fenced), seconds=10, what="both to be gone")
 
 
 def _freezer_of(process: Path) -> str:
