@@ -51,7 +51,6 @@ class Facts:
     runs_images: bool = True  # False: it starts what its nodes have themselves
     signals: bool = True  # can tell a run to save its work
     adopts_strays: bool = True
-    replaces: bool = True  # starts single workers of a run anew in their place, where it resizes the run in place
     spans_clusters: bool = False  # can run a part of a job whose other parts run on other clusters
     latency_ms: int = 1000  # from being told to the first process
 

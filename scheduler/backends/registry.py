@@ -168,9 +168,10 @@ def shares(kind: str, way: str) -> bool:
 
 
 def replaces(kind: str, *, in_place: bool) -> bool:
-    """Whether back-ends of that kind start single workers of a run anew; `in_place`: whether its job states that it is resized so."""
+    """Whether back-ends of that kind start single workers of a run anew, as they do where they resize it in place; `in_place`: whether its job states
+    that."""
     facts = FACTS_OF.get(kind)
-    return facts is not None and facts.replaces and (facts.resizes_in_place or (facts.resizes_stated and in_place))
+    return facts is not None and (facts.resizes_in_place or (facts.resizes_stated and in_place))
 
 
 def clusters_without_images() -> tuple[str, ...]:
