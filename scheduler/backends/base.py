@@ -49,7 +49,6 @@ class Facts:
     runs_mps: bool = True
     runs_timeslices: bool = True
     runs_images: bool = True  # False: it starts what its nodes have themselves
-    signals: bool = True  # can tell a run to save its work
     adopts_strays: bool = True
     spans_clusters: bool = False  # can run a part of a job whose other parts run on other clusters
     latency_ms: int = 1000  # from being told to the first process

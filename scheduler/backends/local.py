@@ -286,7 +286,7 @@ class LocalBackend:
             try:
                 program = self._program(order)
             except BackendRefused:
-                self._give_replacing_up(place, run, mine)
+                self._give_replacing_up(place, run, mine, sequence)
                 raise
             if fresh := [worker for worker in mine if sequence not in (worker.get("again"), worker.get("began"))]:
                 for worker in fresh:
@@ -306,12 +306,13 @@ class LocalBackend:
             if waits := [worker for worker in mine if "again" in worker]:
                 raise BackendError(f"{waits[0]['role'].capitalize()} {waits[0]['index']} of {run.key} has not ended yet.")
 
-    def _give_replacing_up(self, place: Path, run: Run, workers: Sequence[dict[str, Any]]) -> None:
+    def _give_replacing_up(self, place: Path, run: Run, workers: Sequence[dict[str, Any]], sequence: int) -> None:
         """Who has been asked to leave is lost then, as nobody is begun in the place."""
         for worker in workers:
             if worker.pop("again", None) is not None:
                 del worker["again_at"]
                 worker["given_up"] = True
+        run.sequence = sequence  # or what is missed then would be taken for older than the order
         write(place, run)
 
     def limit(self, *, key: str, sequence: int, seconds: int | None, now: datetime) -> None:

@@ -24,7 +24,7 @@ from pydantic_core import PydanticCustomError
 from gpufleet.core.strict import Strict
 from scheduler.jobs.image import LONGEST, PATTERN, image_fault
 from scheduler.jobs.shown import Shown
-from scheduler.jobs.stored import IN_IMAGE, PREEMPTIBLE, READY_FAILURES, READY_PERIOD, READY_TIMEOUT, READY_WAYS, is_elastic, replicas_fault
+from scheduler.jobs.stored import IN_IMAGE, PREEMPTIBLE, READY_FAILURES, READY_PERIOD, READY_TIMEOUT, READY_WAYS, replicas_fault, serves_in_replicas
 from scheduler.loop.policy import DEFAULT_GRACE_SECONDS
 from scheduler.scenarios.kinds import MOST_WORKERS
 from scheduler.scenarios.nodes import MOST_GPUS
@@ -494,7 +494,7 @@ class JobDescription(Part):
     def launch_column(self) -> dict[str, Any]:
         """What the job's row keeps of what it starts."""
         kept = self.launch.model_dump(exclude_none=True, exclude_defaults=True)
-        if self.launch.in_place is None and self.job_class == "inference" and any(map(is_elastic, self.spec["roles"])):
+        if self.launch.in_place is None and serves_in_replicas(self.job_class, self.spec):
             kept["in_place"] = True
         return kept
 

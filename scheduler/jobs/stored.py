@@ -80,6 +80,11 @@ def is_elastic(role: Role) -> bool:
     return least_of(role) < most_of(role)
 
 
+def serves_in_replicas(job_class: str, spec: Spec) -> bool:
+    """Whether it is a service: its workers are replicas, which come and go by themselves."""
+    return job_class == "inference" and any(map(is_elastic, roles_of(spec)))
+
+
 def replicas_fault(replicas: int, *, least: int, most: int, step: int) -> str:
     """Why a role can't have so many workers; empty: it can."""
     if least >= most:

@@ -3,7 +3,7 @@
 from datetime import datetime
 from typing import Any
 
-from scheduler.jobs.stored import COLUMNS, IN_IMAGE, PREEMPTIBLE, least_of, name_of, roles_of
+from scheduler.jobs.stored import COLUMNS, IN_IMAGE, PREEMPTIBLE, least_of, name_of, roles_of, serves_in_replicas
 from scheduler.models import Job
 
 # A role of no more than these is said by `gpus`, `workers` and `gpu_types`.
@@ -45,6 +45,8 @@ def _timeless(job: Job) -> dict[str, Any]:
     found |= {key: value for key, value in job.spec.items() if key != IN_IMAGE}
     found |= {key: value for key in STATED if (value := getattr(job, COLUMNS[key]))}
     launch = dict(job.launch)
+    if launch.get("in_place") is True and serves_in_replicas(job.job_class, job.spec):
+        del launch["in_place"]  # as where nothing is stated
     if env := {key: value for key, value in (launch.pop("env", None) or {}).items() if not (job.array and key == ARRAY_INDEX)}:
         launch["env"] = env
     return found | ({"launch": launch} if launch else {})

@@ -8,8 +8,8 @@ from datetime import datetime, timedelta
 from django.conf import settings
 from django.db.models import F, QuerySet
 
-from scheduler.jobs.stored import is_elastic, least_of, most_of, name_of, roles_of, wanted_of
-from scheduler.models import ENDED, Attempt, Job, JobClass, Placement, ReplicaRule, Scaling, ScalingEnd
+from scheduler.jobs.stored import is_elastic, least_of, most_of, name_of, roles_of, serves_in_replicas, wanted_of
+from scheduler.models import ENDED, Attempt, Job, Placement, ReplicaRule, Scaling, ScalingEnd
 from scheduler.selectors.readiness import Readiness, readiness_of
 
 SHOWN = 10
@@ -108,7 +108,7 @@ class ReplicasTold:
 
 def is_service(job: Job) -> bool:
     """A job of the class inference with a range of workers, of which somebody may want more or fewer."""
-    return job.job_class == JobClass.INFERENCE and any(is_elastic(role) for role in roles_of(job.spec))
+    return serves_in_replicas(job.job_class, job.spec)
 
 
 def bound_seconds() -> int:

@@ -14,7 +14,6 @@ FACTS = Facts(
     creates_mig=False,
     runs_mps=False,
     runs_timeslices=False,
-    signals=False,
     latency_ms=2500,
 )
 

@@ -34,20 +34,22 @@ class Logs(Looking):
         run = None if row is None else self._of_row(row)
         if run is None or run.never_begun:
             return None
-        first = run.workers[0]
+        first = next((one for one in run.workers if not one.get("end") and not one.get("leaving")), run.workers[0])
         into = f"--namespace={self.settings.namespace} {first['pod']}"
         return Reach(first["node"], f"kubectl exec -it {into} -- /bin/sh", forward=f"kubectl port-forward {into}")
 
     def logs(self, *, key: str, role: str, index: int, offset: int, limit: int) -> LogPart:
         row = KubernetesRun.objects.filter(cluster_id=self.cluster, attempt_key=key).first() if KEY.fullmatch(key) else None
         run = None if row is None else self._of_row(row)
-        worker = next((one for one in run.workers if (one["role"], one["index"]) == (role, index)), None) if run is not None else None
-        if row is None or worker is None or not ROLE.fullmatch(role) or self.log_folder is None:
+        worker = run.named(role, index) if run is not None else None
+        pods = run.pods_of(role, index) if run is not None else []
+        if row is None or not pods or not ROLE.fullmatch(role) or self.log_folder is None:
             raise NotFound(f"No log of {role} {index} of {key}.")
         assert run is not None
-        is_over = row.forgotten_at is not None or bool(worker.get("end"))
+        is_over = row.forgotten_at is not None or worker is None or bool(worker.get("end"))
         with self._copy(key, f"{role}-{index}") as (descriptor, last):
-            fault = self._fetch(run, worker["pod"], descriptor, last)
+            for pod in pods:
+                fault = self._fetch(run, pod, descriptor, last)
             size = os.fstat(descriptor).st_size
             begin = max(0, size + offset) if offset < 0 else min(offset, size)
             data = os.pread(descriptor, limit, begin)

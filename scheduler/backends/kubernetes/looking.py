@@ -11,10 +11,11 @@ from typing import Any
 from django.db import Error
 
 from scheduler.backends.base import BackendError, BackendSilent, Refusal, RunState, SeenCheckpoint, SeenRun, SeenSteps, SeenWorker
+from scheduler.backends.kubernetes.errors import KubernetesFailed
 from scheduler.backends.kubernetes.orders import Orders
 from scheduler.backends.kubernetes.outcomes import End, end_of, gone, silent, stuck, waits_for
 from scheduler.backends.kubernetes.runs import Run, seat_of, with_end, with_facts
-from scheduler.backends.kubernetes.values import Pod
+from scheduler.backends.kubernetes.values import Pod, pod_of
 from scheduler.backends.local import LAST_LOOK, LOOK_SECONDS
 from scheduler.backends.local_accounts import KEY
 from scheduler.backends.local_runs import MOST_KILLED, REFORMS, re_forms
@@ -40,6 +41,10 @@ class Gathered:
     wrong: list[tuple[datetime, End]] = field(default_factory=list)
     lost: list[tuple[datetime, End]] = field(default_factory=list)  # whom the others go on without
     untold: bool = False  # of one nobody knows when it ended
+
+    def ends_with(self, end: End, now: datetime) -> None:
+        self.untold = self.untold or end.at is None
+        self.ends.append(end.at or now)
 
 
 class Looking(Orders):
@@ -139,6 +144,8 @@ class Looking(Orders):
         state = _state_of(run, found.states)
         if state == RunState.ENDED and (run.is_ending or len(found.lost) == len(found.workers)):
             found.wrong += found.lost  # else the others have completed it without them
+            for _, end in found.lost:
+                found.ends_with(end, now)
         checkpoints, fresh = self._checkpoints(run, last=state == RunState.ENDED)
         ends = [min(at, now) for at in found.ends]
         if state == RunState.ENDED and not fresh and not found.untold and ends and now - max(ends) < LAST_LOOK:
@@ -150,6 +157,10 @@ class Looking(Orders):
 
     def _gather(self, found: Gathered, run: Run, worker: dict[str, Any], pod: Pod | None, now: datetime) -> None:
         name = f"{worker['role'].capitalize()} {worker['index']}"
+        if pod is None and run.released and not (run.is_ending or any(worker.get(known) for known in ("end", "joining", "leaving", "again"))):
+            pod = self._pod_now(worker["pod"])  # the watch may not have told of it yet
+        if pod is None and run.is_ending and worker.get("joining"):
+            return  # it never came to be there, and will not
         end = self._end(run, worker, name, pod, now)
         began = int(worker.get("began") or 0)
         if end is not None and worker.get("again") and not worker.get("leaving") and not run.is_ending:
@@ -157,16 +168,16 @@ class Looking(Orders):
             found.workers.append(SeenWorker(seat_of(worker), RunState.STARTING, began=began))
             return
         if end is not None:
-            found.untold = found.untold or end.at is None
-            found.ends.append(end.at or now)
+            is_lost = run.in_place and end.code != 0 and not worker.get("leaving") and _is_lost(worker, end)
             found.begins += [] if end.started is None else [min(end.started, now)]
+            if not is_lost:
+                found.ends_with(end, now)
             if worker.get("leaving"):
                 return  # nor one that has left
             found.states.append(RunState.ENDED)
             found.refusals += end.refused_by(worker["node"])
             if end.code != 0:
                 # One of which nobody knows when it ended was there before those that are ended because of it.
-                is_lost = run.in_place and _is_lost(worker, end)
                 (found.lost if is_lost else found.wrong).append((end.at or datetime.fromisoformat(run.at), end))
             found.workers.append(SeenWorker(seat_of(worker), RunState.ENDED, end.code, began=began))
             return
@@ -179,8 +190,8 @@ class Looking(Orders):
                 self._waits_for[run.key] = f"Kubernetes did not start {name} on {worker['node']}: {said}"
             waits = stuck(pod, name, worker["node"], datetime.fromisoformat(worker.get("at") or run.released), now)
             if waits is not None and worker.get("at"):
-                self._note(run, with_end(worker["pod"], replace(waits, lost=True, at=now)))  # the others go on without one that can't join
                 self._kill([pod])
+                self._note(run, with_end(worker["pod"], replace(waits, lost=True, at=now)))  # the others go on without one that can't join
             elif waits is not None:
                 found.wrong.append((now, waits))
         ready = pod.ready if pod is not None and is_up and run.probed else None
@@ -239,6 +250,23 @@ class Looking(Orders):
             self._ask_pods_to_leave(pods)
             return
         self._see_leavers_off(run, pods, now)
+        self._end_strays(run, pods)
+
+    def _pod_now(self, name: str) -> Pod | None:
+        try:
+            return pod_of(self.client.get(self._path("pods", name)))
+        except KubernetesFailed as fault:
+            if not fault.is_missing:
+                raise
+            return None
+
+    def _end_strays(self, run: Run, pods: Mapping[str, Pod]) -> None:
+        """Pods of workers that have been given up. One that has just joined is written down before its pod is there, so that is asked for again."""
+        if not run.in_place or not _strays(run, pods):
+            return
+        row = KubernetesRun.objects.filter(attempt_key=run.key).first()
+        if row is not None:
+            self._kill(_strays(self._of_row(row), pods))
 
     def _see_leavers_off(self, run: Run, pods: Mapping[str, Pod], now: datetime) -> None:
         """Workers that a run shrinks by, and those in whose place others are to begin: asked again, and killed after their grace."""
@@ -263,6 +291,12 @@ class Looking(Orders):
 
 def _goes_on(pod: Pod) -> bool:
     return not pod.is_over and pod.deleting_since is None
+
+
+def _strays(run: Run, pods: Mapping[str, Pod]) -> list[Pod]:
+    """Pods that are to belong to no worker any more."""
+    names = {worker["pod"] for worker in run.workers if not worker.get("end")}
+    return [pod for pod in pods.values() if _goes_on(pod) and pod.name not in names]
 
 
 def _state_of(run: Run, states: Sequence[RunState]) -> RunState:
@@ -320,7 +354,7 @@ def _told(
     if run.in_place and not is_over:  # those who are there count
         starts, counted = found.starts, len(found.states) - found.states.count(RunState.ENDED)
     else:
-        starts, counted = found.starts + found.begins, len(run.workers)
+        starts, counted = found.starts + found.begins, sum(not worker.get("joining") for worker in run.workers)
     started = max(starts) if starts and len(starts) == counted else None
     ended = max([*found.ends, *starts]) if is_over else None
     code = None if not is_over else bad[1].code if bad is not None else 0

@@ -2,7 +2,7 @@
 
 import logging
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from pathlib import Path
@@ -12,8 +12,8 @@ from django.db import transaction
 
 from scheduler.backends.base import BackendError, BackendRefused, BackendSilent, NotFound, OldCheckpoint, Signal, StartOrder, WorkerSeat
 from scheduler.backends.kubernetes.errors import KubernetesDenied, KubernetesFailed
-from scheduler.backends.kubernetes.outcomes import silent
-from scheduler.backends.kubernetes.pods import Made, made_for, pod_name, run_name
+from scheduler.backends.kubernetes.outcomes import End, silent
+from scheduler.backends.kubernetes.pods import Made, made_for, pod_name, run_name, secret_name
 from scheduler.backends.kubernetes.runs import Run, run_of, state_of, with_end, worker_of
 from scheduler.backends.kubernetes.site import AT_ONCE, Site, fault_of
 from scheduler.backends.kubernetes.values import CONSOLE, RUN, Pod
@@ -209,7 +209,7 @@ class Orders(Site):
         if in_the_way:
             raise BackendError(f"{in_the_way[0]['role'].capitalize()} {in_the_way[0]['index']} of {key} has not ended yet.")
         if order is not None:
-            self._begin_some(run, order)
+            self._begin_some(run, order, now)
 
     def _going_on(self, key: str, sequence: int) -> Run | None:
         """A run whose workers may come and go; None where it is about to end, or has carried out a newer order. In the caller's transaction."""
@@ -239,7 +239,7 @@ class Orders(Site):
             run.without(gone)  # nobody hears any more of those
         for seat, before in fresh:
             worker = worker_of(seat, pod_name(self.settings.tag, run.key, (seat.role, seat.index), sequence))
-            worker |= {"at": now.isoformat(), "joining": True}
+            worker["joining"] = True
             if before is not None:
                 stayed = not before.get("leaving")
                 worker["lost"] = before.get("lost", 0) + (not before["end"]["lost"]) if stayed else 0
@@ -250,21 +250,38 @@ class Orders(Site):
         run.workers.sort(key=lambda worker: (worker["role"], worker["index"]))
         return []
 
-    def _begin_some(self, run: Run, order: StartOrder) -> None:
-        """Make the pods of those who join. That they were made is written down then: until that, nobody misses them. Of those who were there before,
-        the newest pods stay, for their logs."""
+    def _begin_some(self, run: Run, order: StartOrder, now: datetime) -> None:
+        """Make the pods of those who join, with the secrets of now. That they were made is written down then: until that, nobody misses them. Who is
+        refused is lost. Of those who were there before, the newest pods stay, for their logs."""
         joining = {(worker["role"], worker["index"]): worker["pod"] for worker in run.workers if worker.get("joining")}
-        old = run.earlier[:-KEPT_EARLIER]
+        refused: BackendError | None = None
         if joining:
-            self._make(self._made(order, joining))
-        self._each(lambda pod: self.client.delete(self._path("pods", pod)), old)
+            self._change(run.key, lambda kept: kept.joins_by(order.sequence, joining.values()))
+            refused = fault_of(lambda named: self._make(self._made(order, named)), joining)
+            if refused is not None and not isinstance(refused, BackendRefused):
+                raise refused
+            end = End(None, str(refused), lost=True, at=now) if refused is not None else None
+            self._change(run.key, lambda kept: kept.has_joined(joining.values(), now, end))
         with transaction.atomic():
-            kept = self._read(run.key)
-            if kept is not None and (joining or old):
-                for worker in kept.workers:
-                    if worker["pod"] in joining.values():
-                        worker.pop("joining", None)
-                kept.earlier = [pod for pod in kept.earlier if pod not in old]
+            fresh = self._read(run.key)
+        if fresh is not None:
+            self._drop_earlier(fresh)
+        if refused is not None:
+            raise refused
+
+    def _drop_earlier(self, run: Run) -> None:
+        pods, numbers = [one["pod"] for one in run.earlier[:-KEPT_EARLIER]], [number for number in run.joined if not run.uses(number)]
+        self._each(lambda pod: self.client.delete(self._path("pods", pod)), pods)
+        self._each(lambda number: self.client.delete(self._path("secrets", secret_name(self.settings.tag, run.key, number))), numbers)
+        if pods or numbers:
+            self._change(run.key, lambda kept: kept.forget_earlier(pods, numbers))
+
+    def _change(self, key: str, change: Callable[[Run], None]) -> None:
+        """Write down what has become of a run, whatever order it has carried out."""
+        with transaction.atomic():
+            kept = self._read(key)
+            if kept is not None:
+                change(kept)
                 self._keep(kept)
 
     def replace(self, *, key: str, sequence: int, workers: Sequence[tuple[str, int]], now: datetime, order: StartOrder) -> None:
@@ -280,32 +297,39 @@ class Orders(Site):
                     worker["given_up"] = True  # it was asked to leave: it is lost, as nobody begins in its place
                 elif refused is None and sequence not in (worker.get("again"), worker.get("began")):
                     worker.update(again=sequence, again_at=now.isoformat())
+            run.sequence = run.sequence if refused is None else sequence
             self._keep(run)
         if refused is not None:
             raise refused
         pods = self._pods_now(f"{RUN}={key}")
         waiting = {worker["pod"] for worker in mine if worker.get("again") == sequence}
         self._ask_pods_to_leave({name: pod for name, pod in pods.items() if name in waiting})
-        over = {name for name in waiting if name not in pods or pods[name].is_over}
+        silent_nodes = {one["pod"] for one in mine if one["pod"] in waiting and one["pod"] in pods and not self._answers(one["node"])}
+        self._kill([pods[name] for name in silent_nodes])
+        over = {name for name in waiting if name not in pods or pods[name].is_over} | silent_nodes
         with transaction.atomic():
             run = self._going_on(key, sequence)
             if run is None:
                 return
+            held = {(seat.role, seat.index): seat.node for seat in order.workers}
             for worker in [one for one in run.workers if one["pod"] in over]:
-                self._begins_anew(run, worker, sequence, now)
+                if held.get((worker["role"], worker["index"])) == worker["node"]:
+                    self._begins_anew(run, worker, sequence)
+                else:
+                    run.without(worker)  # it has another place by now, or none: the order behind this one tells of it
             left = [worker for worker in run.workers if worker.get("again") == sequence]
             run.sequence = run.sequence if left else sequence
             self._keep(run)
-        self._begin_some(run, order)
+        self._begin_some(run, order, now)
         if left:
             raise BackendError(f"{left[0]['role'].capitalize()} {left[0]['index']} of {key} has not ended yet.")
 
-    def _begins_anew(self, run: Run, worker: dict[str, Any], sequence: int, now: datetime) -> None:
-        run.earlier.append(worker["pod"])
-        for known in ("again", "again_at", "end", "was_ready"):
+    def _begins_anew(self, run: Run, worker: dict[str, Any], sequence: int) -> None:
+        run.leaves_pod(worker)
+        for known in ("again", "again_at", "end", "was_ready", "at"):
             worker.pop(known, None)
         name = pod_name(self.settings.tag, run.key, (worker["role"], worker["index"]), sequence)
-        worker.update(pod=name, began=sequence, at=now.isoformat(), on_trial=True, joining=True)
+        worker.update(pod=name, began=sequence, on_trial=True, joining=True)
 
     def repartition(self, *, node: str, gpu: int, instances: Sequence[tuple[str, int]], sequence: int, now: datetime) -> None:
         raise BackendRefused("The Kubernetes back-end does not repartition GPUs. Change the node's MIG layout, then import the cluster again.")
@@ -316,6 +340,7 @@ class Orders(Site):
             raise NotFound(f"No run {key}.")
 
     def signal(self, *, key: str, sequence: int, signal: Signal, now: datetime) -> None:
+        """Nobody can be told to save and stay: that is written down as carried out, as nothing else would be for the run."""
         is_last = signal == Signal.TERMINATE
         if not self._order(
             key, sequence, lambda run: self._is_to_leave(run, now) if is_last else None, lambda run: self._ask_to_leave(run) if is_last else None
@@ -360,15 +385,19 @@ class Orders(Site):
             if folder := row.state.get("checkpoints"):
                 self._looker.drop(Path(folder))
         self._drop([row.attempt_key for row in rows])
-        names = [(kind, run_name(self.settings.tag, row.attempt_key)) for row in rows if row.state.get("workers") for kind in self._kinds_of(row)]
+        names = [name for row in rows for name in self._others_of(row)]
         try:
             self._each(lambda one: self.client.delete(self._path(*one)), names)
         except BackendError as fault:
             log.warning("Secrets of runs that are over stay in Kubernetes for now: %s", fault)
 
-    @staticmethod
-    def _kinds_of(row: KubernetesRun) -> tuple[str, ...]:
-        return ("secrets", "services") if len(row.state.get("workers", ())) > 1 or row.state.get("in_place") else ("secrets",)
+    def _others_of(self, row: KubernetesRun) -> list[tuple[str, str]]:
+        """What there is of a run beside its pods."""
+        workers, name = row.state.get("workers", ()), run_name(self.settings.tag, row.attempt_key)
+        if not workers:
+            return []
+        secrets = [("secrets", secret_name(self.settings.tag, row.attempt_key, number)) for number in (0, *row.state.get("joined", ()))]
+        return [*secrets, ("services", name)] if len(workers) > 1 or row.state.get("in_place") else secrets
 
     @abstractmethod
     def _drop(self, keys: list[str]) -> None:
@@ -381,8 +410,8 @@ class Orders(Site):
         done = 0
         for row in over.order_by("forgotten_at", "pk")[: min(spare, TIDIED_A_CALL)]:
             workers = row.state.get("workers", ())
-            names = [("pods", pod) for pod in (*(worker["pod"] for worker in workers), *row.state.get("earlier", ()))]
-            names += [(kind, run_name(self.settings.tag, row.attempt_key)) for kind in self._kinds_of(row) if workers]
+            names = [("pods", one["pod"]) for one in (*workers, *row.state.get("earlier", ()))]
+            names += self._others_of(row)
             try:
                 self._each(lambda one: self.client.delete(self._path(*one)), names)
             except BackendError as fault:

@@ -85,7 +85,7 @@ EACH_GPU = "\n".join(
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """All objects of a run. `service` and `secret` have the same name."""
+    """All objects of a run, or of the workers that join it. `service` and the first `secret` have the same name."""
 
     name: str
     pods: tuple[dict[str, Any], ...]
@@ -112,6 +112,11 @@ def pod_name(tag: str, key: str, seat: tuple[str, int], joined: int = 0) -> str:
     return f"{run_name(tag, key)}-{plain(role)}-{index}{f'-{joined}' if joined else ''}"
 
 
+def secret_name(tag: str, key: str, joined: int = 0) -> str:
+    """Of those who began with the run, or joined it by that order."""
+    return f"{run_name(tag, key)}{f'-{joined}' if joined else ''}"
+
+
 def made_for(
     order: StartOrder,
     settings: Settings,
@@ -122,18 +127,18 @@ def made_for(
     joining: Mapping[tuple[str, int], str] | None = None,
 ) -> Made:
     """Raises `BackendRefused` for what Kubernetes cannot be asked for. `resume_from` is where pods see the checkpoint to go on from. `joining`: only
-    these workers, by the names of their pods; they join a run that goes on, so that no gate holds them."""
+    these workers, by the names of their pods; they join a run that goes on, so that no gate holds them, and get the secrets of now."""
     seats = ranks_in_order(order)
     name = run_name(settings.tag, order.key)
     places = [(seat.role, seat.index) for seat in seats]
     pods = {place: pod_name(settings.tag, order.key, place) for place in places} if joining is None else joining
-    meets = _meets(order)
+    meets, held = _meets(order), secret_name(settings.tag, order.key, 0 if joining is None else order.sequence)
     kept = {**_owned(order, report_url, resume_from, settings)}
     values = {**secrets_of(order, secret), "GPUFLEET_TOKEN": order.token, **_access(order)}
     return Made(
         name,
         tuple(
-            _pod(order, settings, seat, rank, kept, sorted(values), name=pods[place], gated=joining is None and len(seats) > 1, meets=meets)
+            _pod(order, settings, seat, rank, kept, (held, sorted(values)), name=pods[place], gated=joining is None and len(seats) > 1, meets=meets)
             for rank, (seat, place) in enumerate(zip(seats, places, strict=True))
             if place in pods
         ),
@@ -141,7 +146,7 @@ def made_for(
             "apiVersion": "v1",
             "kind": "Secret",
             "type": "Opaque",
-            "metadata": {"name": name, "labels": _labels(order, settings)},
+            "metadata": {"name": held, "labels": _labels(order, settings)},
             "stringData": values,
         },
         _service(order, settings, name) if meets else None,
@@ -177,7 +182,7 @@ def _pod(
     seat: WorkerSeat,
     place: int,
     kept: Mapping[str, str],
-    secrets: Sequence[str],
+    secrets: tuple[str, Sequence[str]],
     *,
     name: str,
     gated: bool,
@@ -231,8 +236,9 @@ def _security(settings: Settings) -> dict[str, Any]:
 
 
 def _container(
-    order: StartOrder, settings: Settings, seat: WorkerSeat, place: int, kept: Mapping[str, str], secrets: Sequence[str]
+    order: StartOrder, settings: Settings, seat: WorkerSeat, place: int, kept: Mapping[str, str], secrets: tuple[str, Sequence[str]]
 ) -> dict[str, Any]:
+    """`secrets`: the name of a Secret, and the variables in it."""
     launch = order.launch
     image = str(launch.get("image") or settings.image)
     if not image:
@@ -242,8 +248,7 @@ def _container(
         argv = [SHELL, "-c", EACH_GPU, "gpufleet", *argv]
     own = _ranks(order, settings)[place]
     env: list[dict[str, Any]] = [{"name": name, "value": _plain_dollars(value)} for name, value in {**kept, **own}.items()]
-    held = run_name(settings.tag, order.key)
-    env += [{"name": name, "valueFrom": {"secretKeyRef": {"name": held, "key": name}}} for name in secrets]
+    env += [{"name": name, "valueFrom": {"secretKeyRef": {"name": secrets[0], "key": name}}} for name in secrets[1]]
     found: dict[str, Any] = {
         "name": CONTAINER,
         "image": image,

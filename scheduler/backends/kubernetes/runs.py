@@ -1,6 +1,6 @@
 """A run as it is kept between two looks."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass, field, fields
 from datetime import datetime
 from typing import Any
@@ -23,7 +23,8 @@ class Run:
     probed: bool = False  # Kubernetes asks its workers whether they can serve
     in_place: bool = False  # it is resized in place, and goes on without a worker that was lost
     reformed: str = ""  # when one was last replaced or asked to leave
-    earlier: list[str] = field(default_factory=list)  # pods of workers that have left it, or were replaced
+    earlier: list[dict[str, Any]] = field(default_factory=list)  # of workers that have left it, or were replaced: role, index and pod
+    joined: list[int] = field(default_factory=list)  # numbers of the orders by which workers joined: each has a Secret of its own
     secrets: list[str] = field(default_factory=list)  # names of those that it was given, and for which queue
     team: str = ""
     released: str = ""  # since when all its pods are there and may start
@@ -53,10 +54,38 @@ class Run:
     def named(self, role: str, index: int) -> dict[str, Any] | None:
         return next((one for one in self.workers if (one["role"], one["index"]) == (role, index)), None)
 
+    def pods_of(self, role: str, index: int) -> list[str]:
+        """All that stood in a place, the newest last."""
+        return [one["pod"] for one in (*self.earlier, *self.workers) if (one["role"], one["index"]) == (role, index)]
+
     def without(self, worker: dict[str, Any]) -> None:
         """One that has left, or in whose place another begins."""
         self.workers.remove(worker)
-        self.earlier.append(worker["pod"])
+        self.leaves_pod(worker)
+
+    def joins_by(self, number: int, pods: Iterable[str]) -> None:
+        """These workers get the Secret of that order."""
+        self.joined = sorted({*self.joined, number})
+        for worker in self.workers:
+            if worker["pod"] in pods:
+                worker["joined"] = number
+
+    def has_joined(self, pods: Iterable[str], now: datetime, end: End | None) -> None:
+        """The pods of these workers are made; or they never will be, and the workers are lost."""
+        for worker in self.workers:
+            if worker["pod"] in pods and worker.pop("joining", None):
+                worker["at"] = now.isoformat()
+                worker.update({} if end is None else {"end": end.document()})
+
+    def uses(self, number: int) -> bool:
+        return any(worker.get("joined") == number for worker in self.workers)
+
+    def forget_earlier(self, pods: Container[str], numbers: Container[int]) -> None:
+        self.earlier = [one for one in self.earlier if one["pod"] not in pods]
+        self.joined = [number for number in self.joined if number not in numbers or self.uses(number)]
+
+    def leaves_pod(self, worker: dict[str, Any]) -> None:
+        self.earlier.append({name: worker[name] for name in ("role", "index", "pod")})
 
 
 KEPT = frozenset(one.name for one in fields(Run)) - {"key", "sequence"}
@@ -73,9 +102,9 @@ def run_of(order: StartOrder, tag: str, *, now: datetime, checkpoints: str) -> R
 def worker_of(seat: WorkerSeat, pod: str) -> dict[str, Any]:
     """A worker as its run keeps it. What else is kept of it:
 
-    `end`: how it ended. `at`: when it joined a run that went on, and `joining` until its pod is made. `leaving`: when it was asked to leave. `again`:
-    the order by which it is to begin anew in its place, and `again_at`; `began`: by which it has, and then `on_trial`, and `was_ready` once it could
-    serve. `lost`: how often before somebody was lost in its place. `given_up`: nobody begins in its place.
+    `end`: how it ended. `at`: when it joined a run that went on, by which order (`joined`), and `joining` until its pod is made. `leaving`: when it
+    was asked to leave. `again`: the order by which it is to begin anew in its place, and `again_at`; `began`: by which it has, and then `on_trial`,
+    and `was_ready` once it could serve. `lost`: how often before somebody was lost in its place. `given_up`: nobody begins in its place.
     """
     return {
         "role": seat.role,

@@ -16,7 +16,7 @@ from scheduler.backends.base import Signal
 from scheduler.engine.model.values import Kind
 from scheduler.jobs.schema import JobChange
 from scheduler.jobs.storable import unstorable
-from scheduler.jobs.stored import COLUMNS, least_of, name_of, roles_of
+from scheduler.jobs.stored import COLUMNS, Spec, least_of, name_of, roles_of, serves_in_replicas
 from scheduler.jobs.writing import description_of
 from scheduler.models import ENDED, HOLDING, Attempt, Job, JobState, OrderKind, Placement
 from scheduler.selectors.energy import Tariffs
@@ -63,6 +63,7 @@ def job_edit(*, access: Access, job: Job, change: JobChange, now: datetime, revi
             Job.objects.filter(pk=fresh.pk).update(**documents)
         if "spec" in documents:
             fresh.spec = documents["spec"]
+            _serves_in_place(fresh, before["spec"])
             ranges_take(steps, fresh, before["spec"], actor=access.actor, reason=change.reason.strip())
         if "labels" in documents:
             fresh.labels = documents["labels"]
@@ -83,6 +84,14 @@ def job_edit(*, access: Access, job: Job, change: JobChange, now: datetime, revi
         news.publish()
         lease_want()
     return fresh
+
+
+def _serves_in_place(job: Job, before: Spec) -> None:
+    """What becomes a service before its next start, and states nothing of that, is resized in place as any service."""
+    becomes = serves_in_replicas(job.job_class, job.spec) and not serves_in_replicas(job.job_class, before)
+    if becomes and job.state not in HOLDING and "in_place" not in job.launch:
+        job.launch = {**job.launch, "in_place": True}
+        Job.objects.filter(pk=job.pk).update(launch=job.launch)
 
 
 def _judge_again(steps: Steps, job: Job, now: datetime) -> None:

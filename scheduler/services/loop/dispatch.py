@@ -281,8 +281,7 @@ def _send(backend: Backend, order: Order, orders: "_StartOrders", now: datetime)
 
 def _signal(backend: Backend, key: str, sequence: int, signal: Signal, now: datetime) -> None:
     try:
-        if backend.facts.signals or signal == Signal.TERMINATE:
-            backend.signal(key=key, sequence=sequence, signal=signal, now=now)
+        backend.signal(key=key, sequence=sequence, signal=signal, now=now)
     except NotFound:
         # It never came to be there. Whoever asks it to save has nothing to wait for; whoever asks it to leave wants it kept away.
         if signal == Signal.TERMINATE:

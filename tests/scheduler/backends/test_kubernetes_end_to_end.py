@@ -236,7 +236,7 @@ def test_a_gang_is_grown_shrunk_and_repaired_in_place_while_its_healthy_workers_
         assert attempt.outcome == "completed"
         pods = {pod["metadata"]["name"] for pod in k8s_api.pods() if pod["metadata"]["labels"]["gpufleet/run"] == f"{gang.job.public_id}.1"}
         row = KubernetesRun.objects.get(attempt_key=f"{gang.job.public_id}.1")
-        assert pods <= {*row.state["earlier"], *(worker["pod"] for worker in row.state["workers"])}, "none is left behind"
+        assert pods <= {one["pod"] for one in (*row.state["earlier"], *row.state["workers"])}, "none is left behind"
     finally:
         k8s_api.nodes.dead.difference_update(gone)
         for name in gone:

@@ -1,7 +1,7 @@
 """Runs on Kubernetes whose workers come, go and begin anew while the others stay."""
 
 import signal
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from gpufleet.core.times import now
-from scheduler.backends.base import BackendError, BackendRefused, BackendSilent, NotFound, RunState, SeenRun, StartOrder
+from scheduler.backends.base import BackendError, BackendRefused, BackendSilent, NotFound, RunState, SeenRun, Signal, StartOrder
 from scheduler.backends.kubernetes.orders import Orders
+from scheduler.models import KubernetesRun
 from tests.scheduler.backends.kubernetes_site import Site, seat
 from tests.scheduler.backends.scenes import start_order
 from tests.servers import wait_until
@@ -48,7 +49,7 @@ def uids(k8s: Site) -> dict[int, str]:
 def resized(k8s: Site, order: StartOrder, sequence: int, *, add: Iterable[int] = (), leave: Iterable[int] = ()) -> bool:
     """Told as the loop tells it; whether it need not be told again."""
     joining = [one for one in order.workers if one.index in set(add)]
-    going, order = [("worker", index) for index in leave], replace(order, resume_from="/saved")
+    going, order = [("worker", index) for index in leave], replace(order, sequence=sequence, resume_from="/saved")
     try:
         k8s.backend.resize(key=KEY, sequence=sequence, add=joining, leave=going, now=now(), order=order)
     except BackendError as fault:
@@ -58,8 +59,9 @@ def resized(k8s: Site, order: StartOrder, sequence: int, *, add: Iterable[int] =
 
 def replaced(k8s: Site, sequence: int, *workers: int, by: StartOrder) -> bool:
     k8s.seen()  # as a tick does before it tells
+    places = [("worker", index) for index in workers]
     try:
-        k8s.backend.replace(key=KEY, sequence=sequence, workers=[("worker", index) for index in workers], now=now(), order=by)
+        k8s.backend.replace(key=KEY, sequence=sequence, workers=places, now=now(), order=replace(by, sequence=sequence))
     except BackendError as fault:
         return _waits(fault)
     return True
@@ -275,3 +277,141 @@ def test_what_cannot_be_resized_or_replaced_is_refused_and_a_stop_ends_all_of_it
 
 def replaced_unknown(k8s: Site) -> None:
     k8s.backend.replace(key=KEY, sequence=2, workers=[("worker", 0)], now=now(), order=told())
+
+
+@pytest.fixture
+def unmade(monkeypatch: pytest.MonkeyPatch) -> Callable[[Site, Callable[[], object]], None]:
+    """A console that dies once it has written down who joins: their pods are not made."""
+
+    def dies(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    def die_in(k8s: Site, act: Callable[[], object]) -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(Orders, "_make", dies)
+            with pytest.raises(KeyboardInterrupt):
+                act()
+        k8s.restart()
+
+    return die_in
+
+
+@pytest.mark.parametrize("force", [True, False])
+def test_a_stop_ends_a_run_also_where_a_pod_that_was_to_join_was_never_made(k8s: Site, unmade: Any, force: bool) -> None:
+    up(k8s, told())
+    unmade(k8s, lambda: resized(k8s, told(3), 2, add=[2]))
+    k8s.backend.stop(key=KEY, sequence=3, force=force, now=now())
+
+    assert k8s.until(RunState.ENDED).exit_code == (137 if force else 0)
+
+
+def test_who_is_refused_by_kubernetes_is_lost_and_the_others_serve_on(k8s: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = up(k8s, told(ready=READY))
+    make = Orders._make_one
+
+    def refuses(site: Any, kind: str, body: Any) -> None:
+        if kind == "pods":
+            raise BackendRefused("admission webhook denied the request")
+        make(site, kind, body)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Orders, "_make_one", refuses)
+        with pytest.raises(BackendRefused):
+            resized(k8s, told(3, ready=READY), 2, add=[2])
+        assert states(k8s.seen()) == [RunState.RUNNING, RunState.RUNNING, RunState.ENDED]
+        with pytest.raises(BackendRefused):
+            wait_until(lambda: replaced(k8s, 3, 1, by=told(ready=READY)), seconds=20, what="it to be refused")
+    run = k8s.seen()
+    assert (states(run)[1], run.state, run.why, run.sequence) == (RunState.ENDED, RunState.RUNNING, "", 3)
+    wait_until(lambda: resized(k8s, told(ready=READY), 4, add=[1]), seconds=20, what="another to join")
+    until(k8s, RunState.RUNNING, RunState.RUNNING)
+    assert uids(k8s)[0] == first[0]
+
+
+def test_what_the_watch_has_not_told_of_yet_is_not_lost(k8s: Site) -> None:
+    up(k8s, told())
+    resized(k8s, told(3), 2, add=[2])
+    until(k8s, *[RunState.RUNNING] * 3)
+    rows = list(KubernetesRun.objects.filter(attempt_key=KEY))
+
+    (seen,) = k8s.backend._look(rows, {KEY: {}}, now())
+
+    assert (states(seen), seen.why) == ([RunState.RUNNING] * 3, "")
+
+
+def test_whoever_begins_anew_or_joins_gets_the_secrets_of_now_and_none_is_left_behind(k8s: Site) -> None:
+    kept = {"wandb": "value-of-then"}
+
+    def secret(name: str, _team: str) -> str | None:
+        return kept.get(name)
+
+    def tokens() -> dict[int, str]:
+        return {index: k8s.api.nodes.processes[uid].env["TOKEN"] for index, uid in uids(k8s).items()}
+
+    def left() -> list[str]:
+        found = k8s.api.admin.every("/api/v1/namespaces/gpufleet/secrets")[0]
+        return sorted(one["metadata"]["name"] for one in found if k8s.settings.tag in one["metadata"]["name"])
+
+    k8s.backend.secrets = secret
+    up(k8s, told(secrets={"TOKEN": "wandb"}))
+    kept["wandb"] = "value-of-now"
+    wait_until(lambda: replaced(k8s, 2, 1, by=told(secrets={"TOKEN": "wandb"})), seconds=20, what="worker 1 to be begun anew")
+    until(k8s, RunState.RUNNING, RunState.RUNNING)
+    assert tokens() == {0: "value-of-then", 1: "value-of-now"}
+    for sequence in (3, 4):
+        wait_until(lambda: replaced(k8s, sequence, 1, by=told(secrets={"TOKEN": "wandb"})), seconds=20, what="it again")  # noqa: B023 - asked at once
+        until(k8s, RunState.RUNNING, RunState.RUNNING)
+    assert [name.removeprefix(k8s.pod().removesuffix("-worker-0")) for name in left()] == ["", "-4"]
+
+    k8s.backend.stop(key=KEY, sequence=5, force=True, now=now())
+    k8s.until(RunState.ENDED)
+    k8s.backend.forget(keys=[KEY], now=now())
+    assert left() == []
+
+
+def test_a_node_that_dies_with_one_that_is_replaced_keeps_no_order_waiting(k8s: Site) -> None:
+    first = up(k8s, told(text=STUBBORN, grace=30))
+    down = {"type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown", "lastTransitionTime": "2026-01-01T00:00:00Z"}
+    assert not replaced(k8s, 2, 1, by=told())
+    k8s.api.nodes.dead.add("gpu002")
+    k8s.api.admin.patch("/api/v1/nodes/gpu002/status", {"status": {"conditions": [down]}})
+    k8s.restart()
+    try:
+        wait_until(lambda: replaced(k8s, 2, 1, by=told()), seconds=20, what="the order to be carried out")
+        elsewhere = replace(told(), workers=(told().workers[0], seat(1, "gpu003")))
+        wait_until(lambda: resized(k8s, elsewhere, 3, add=[1]), seconds=20, what="another to join on another node")
+        run = until(k8s, RunState.RUNNING, RunState.RUNNING)
+        assert (run.sequence, run.workers[1].seat.node, uids(k8s)[0]) == (3, "gpu003", first[0])
+    finally:
+        k8s.api.nodes.dead.clear()
+        k8s.api.admin.patch("/api/v1/nodes/gpu002/status", {"status": {"conditions": [down | {"status": "True"}]}})
+
+
+def test_a_pod_that_was_given_up_and_not_ended_is_ended_by_the_next_look(k8s: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    up(k8s, told())
+    resized(k8s, told(3, image="missing/one:1"), 2, add=[2])
+    wait_until(lambda: states(k8s.seen())[2] == RunState.STARTING, seconds=20, what="its pod to be made")
+    with monkeypatch.context() as patch:
+        patch.setattr(Orders, "_kill", lambda *_: None)
+        wait_until(lambda: states(k8s.seen(later=timedelta(minutes=10)))[2] == RunState.ENDED, seconds=20, what="it to be given up")
+    wait_until(lambda: k8s.seen() and len(k8s.mine()) == 2, seconds=20, what="its pod to be gone")
+
+
+def test_what_someone_wrote_who_has_left_or_failed_is_still_read(k8s: Site) -> None:
+    up(k8s, told(text=STAYS.replace("exit 0", "echo leaves; exit 0"), ready=READY))
+    first = told(3, text="echo last words; exit 7", ready=READY)
+    wait_until(lambda: replaced(k8s, 2, 1, by=first), seconds=20, what="worker 1 to be begun anew")
+    until(k8s, RunState.RUNNING, RunState.ENDED)
+    wait_until(lambda: resized(k8s, told(ready=READY), 3, add=[1]), seconds=20, what="another to join")
+    until(k8s, RunState.RUNNING, RunState.RUNNING)
+    resized(k8s, told(1), 4, leave=[1])
+    until(k8s, RunState.RUNNING)
+
+    assert [word for word in ("leaves", "last words", "up with") if word in k8s.log(1)] == ["leaves", "last words", "up with"]
+
+
+def test_nobody_can_be_told_to_save_and_the_order_is_carried_out_all_the_same(k8s: Site) -> None:
+    up(k8s, told())
+    k8s.backend.signal(key=KEY, sequence=2, signal=Signal.CHECKPOINT, now=now())
+
+    assert k8s.seen().sequence == 2, "else what is missed later would be taken for older"

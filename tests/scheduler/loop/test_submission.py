@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 from gpufleet.core.models import AuditEntry
 from quotas.permissions import Access, access_for_user
 from scheduler.jobs.reading import read_description
-from scheduler.jobs.schema import Array, JobDescription, Launch, Placing, RoleForm, Saving
+from scheduler.jobs.schema import Array, JobChange, JobDescription, Launch, Placing, RoleForm, Saving
+from scheduler.jobs.writing import description_again
 from scheduler.models import Dependency, Job, JobState
+from scheduler.services.jobs.edits import job_edit
 from scheduler.services.jobs.submission import submission_create, submissions_check, submissions_create
 from tests import builders
 from tests.builders import NOON
@@ -316,3 +318,14 @@ def test_a_service_is_resized_in_place_unless_it_says_otherwise(job_class: str, 
     (job,) = create(**{"class": job_class}, roles=[{"name": "server", "min": 1, "max": most, "gpus": 1}], launch=launch)
 
     assert job.launch.get("in_place") is kept
+
+
+def test_what_becomes_a_service_before_it_starts_is_one_and_a_clone_states_nothing_of_it() -> None:
+    role = {"name": "server", "min": 1, "max": 1, "gpus": 1}
+    access = submitter()
+    (job,) = create(access, **{"class": "inference"}, roles=[role], launch={"command": ["serve"]})
+    job_edit(access=access, job=job, change=JobChange.model_validate({"workers": {"server": {"min": 1, "max": 3}}}), now=NOON)
+
+    job.refresh_from_db()
+    assert job.launch["in_place"] is True
+    assert description_again(job, with_launch=True)["launch"] == {"command": ["serve"]}
