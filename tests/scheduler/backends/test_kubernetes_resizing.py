@@ -264,7 +264,7 @@ def test_one_that_fails_before_it_could_serve_is_lost_and_the_others_serve_on(k8
 def test_what_cannot_be_resized_or_replaced_is_refused_and_a_stop_ends_all_of_it(k8s: Site) -> None:
     with pytest.raises(NotFound):
         replaced_unknown(k8s)
-    up(k8s, told(in_place=False))
+    up(k8s, told(text=STUBBORN, in_place=False))
     with pytest.raises(BackendRefused, match="in place"):
         resized(k8s, told(3), 2, add=[2])
     with pytest.raises(BackendRefused, match="in place"):
@@ -298,8 +298,9 @@ def unmade(monkeypatch: pytest.MonkeyPatch) -> Callable[[Site, Callable[[], obje
 
 @pytest.mark.parametrize("force", [True, False])
 def test_a_stop_ends_a_run_also_where_a_pod_that_was_to_join_was_never_made(k8s: Site, unmade: Any, force: bool) -> None:
-    up(k8s, told())
-    unmade(k8s, lambda: resized(k8s, told(3), 2, add=[2]))
+    text = STUBBORN if force else STAYS
+    up(k8s, told(text=text))
+    unmade(k8s, lambda: resized(k8s, told(3, text=text), 2, add=[2]))
     k8s.backend.stop(key=KEY, sequence=3, force=force, now=now())
 
     assert k8s.until(RunState.ENDED).exit_code == (137 if force else 0)
