@@ -35,8 +35,8 @@ Attempt.objects.filter(job=job, ended_at__isnull=True).update(ended_at=job.state
 Placement.objects.filter(job=job, until__isnull=True).update(until=job.state_since)
 print(job.public_id)
 """
-# Pages with a chart and without, as most people open them.
-WITH_CHART = ("/", "/gap/", "/cost/", "/clusters/aurora/")
+# Pages with a chart and without, as most people open them. In its first minutes a month has no costs, and no chart of them.
+WITH_CHART = ("/", "/gap/", "/cost/?month=last", "/clusters/aurora/")
 WITHOUT = ("/home/team/", "/jobs/", "/nodes/", "/gpus/", "/fleet/", "/quotas/", "/jobs/new/", "/jobs/queue/", "/activity/")
 
 

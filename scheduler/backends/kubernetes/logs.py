@@ -48,7 +48,7 @@ class Logs(Looking):
         assert run is not None
         is_over = row.forgotten_at is not None or worker is None or bool(worker.get("end"))
         with self._copy(key, f"{role}-{index}") as (descriptor, last):
-            for pod in pods:
+            for pod in _from_the_last(pods, last):
                 fault = self._fetch(run, pod, descriptor, last)
             size = os.fstat(descriptor).st_size
             begin = max(0, size + offset) if offset < 0 else min(offset, size)
@@ -59,7 +59,7 @@ class Logs(Looking):
 
     @contextmanager
     def _copy(self, key: str, name: str) -> Iterator[tuple[int, Path]]:
-        """The copy of a log, which nobody else changes meanwhile, and the file that holds the time of its last line."""
+        """The copy of a log, which nobody else changes meanwhile, and the file that holds the time of its last line, and whose it is."""
         assert self.log_folder is not None
         folder = self.log_folder / key
         folder.mkdir(parents=True, exist_ok=True)
@@ -72,7 +72,7 @@ class Logs(Looking):
 
     def _fetch(self, run: Run, pod: str, descriptor: int, last: Path) -> BackendError | None:
         """Append what is new, without the secrets of the job. Returns what went wrong: what was fetched before is still there."""
-        since = last.read_bytes().strip() if last.exists() else b""
+        since = next(iter(last.read_bytes().split()), b"") if last.exists() else b""
         query: dict[str, object] = {"container": CONTAINER, "timestamps": "true", "limitBytes": FETCHED}
         if since:
             query["sinceTime"] = since.decode()
@@ -90,12 +90,18 @@ class Logs(Looking):
         if fresh:
             values = [value.encode() for name in run.secrets if (value := self.secrets(name, run.team))]
             os.write(descriptor, Redactor(values).pass_on(fresh, last=True)[0])
-            last.write_bytes(newest)
+            last.write_bytes(newest + b" " + pod.encode())
         return None
 
     def _delete_logs(self, key: str) -> None:
         if self.log_folder is not None and KEY.fullmatch(key):
             shutil.rmtree(self.log_folder / key, ignore_errors=True)
+
+
+def _from_the_last(pods: list[str], last: Path) -> list[str]:
+    """Those that may have written something that is not in the copy: the one whose line is the last in it, and those after it."""
+    known = last.read_text().split()[1:] if last.exists() else []
+    return pods[pods.index(known[0]) :] if known and known[0] in pods else pods
 
 
 def new_lines(text: bytes, since: bytes) -> tuple[bytes, bytes]:

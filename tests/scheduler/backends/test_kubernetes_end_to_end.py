@@ -4,6 +4,7 @@ import os
 import signal
 from collections.abc import Iterator
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -69,6 +70,15 @@ def console(k8s_api: Api, settings: Any) -> Iterator[Console]:
     yield there
     there.site.backend.pods.stop()
     k8s_api.clear()
+
+
+def with_volume(claim: str, api: Api, settings: Any, folder: Path) -> tuple[Console, Path]:
+    """A console that sees the volume in which pods save their work, and where that lies."""
+    settings.SCHEDULER = {**settings.SCHEDULER, "MIN_RUNTIME_S": 0, "HYSTERESIS_S": 0}
+    volume = folder / "volume"
+    volume.mkdir()
+    api.volume(claim, volume)
+    return Console(api, claim=claim, mount=f"/{claim}", folder=str(volume), uid=0), volume
 
 
 def job_on(text: str, *, workers: int = 1, gpus: int = 8, **more: Any) -> Job:
@@ -141,11 +151,7 @@ def test_a_pod_that_is_deleted_brings_its_job_back_without_a_failure(console):
 
 
 def test_a_checkpoint_in_the_volume_is_found_and_resumed_from(k8s_api, settings, tmp_path):
-    settings.SCHEDULER = {**settings.SCHEDULER, "MIN_RUNTIME_S": 0, "HYSTERESIS_S": 0}
-    volume = tmp_path / "volume"
-    volume.mkdir()
-    k8s_api.volume("checkpoints", volume)
-    console = Console(k8s_api, claim="checkpoints", mount="/checkpoints", folder=str(volume), uid=0)
+    console, volume = with_volume("checkpoints", k8s_api, settings, tmp_path)
     text = """
         if [ "$GPUFLEET_RESUME_FROM" ]; then
           [ "$(cat "$GPUFLEET_RESUME_FROM/shard-0.bin")" = saved ] && exit 0
@@ -213,11 +219,7 @@ def says(api: Api, node: str, ready: str) -> None:
 
 
 def test_a_gang_is_grown_shrunk_and_repaired_in_place_while_its_healthy_workers_train_on(k8s_api, settings, tmp_path):
-    settings.SCHEDULER = {**settings.SCHEDULER, "MIN_RUNTIME_S": 0, "HYSTERESIS_S": 0}
-    volume = tmp_path / "volume"
-    volume.mkdir()
-    k8s_api.volume("trained", volume)
-    console = Console(k8s_api, claim="trained", mount="/trained", folder=str(volume), uid=0)
+    console, volume = with_volume("trained", k8s_api, settings, tmp_path)
     Node.objects.filter(name=NODES[-1]).update(spare=True)
     top = volume / f"gpufleet-{console.site.settings.tag}" / "checkpoints"
     gang = Gang(console, lambda job: top / job.public_id / "1", least=2, most=3, gpus=8, guaranteed=24)

@@ -398,7 +398,7 @@ def test_a_pod_that_was_given_up_and_not_ended_is_ended_by_the_next_look(k8s: Si
     wait_until(lambda: k8s.seen() and len(k8s.mine()) == 2, seconds=20, what="its pod to be gone")
 
 
-def test_what_someone_wrote_who_has_left_or_failed_is_still_read(k8s: Site) -> None:
+def test_what_someone_wrote_who_has_left_or_failed_is_still_read(k8s: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     up(k8s, told(text=STAYS.replace("exit 0", "echo leaves; exit 0"), ready=READY))
     first = told(3, text="echo last words; exit 7", ready=READY)
     wait_until(lambda: replaced(k8s, 2, 1, by=first), seconds=20, what="worker 1 to be begun anew")
@@ -408,7 +408,18 @@ def test_what_someone_wrote_who_has_left_or_failed_is_still_read(k8s: Site) -> N
     resized(k8s, told(1), 4, leave=[1])
     until(k8s, RunState.RUNNING)
 
-    assert [word for word in ("leaves", "last words", "up with") if word in k8s.log(1)] == ["leaves", "last words", "up with"]
+    said = k8s.log(1)
+    assert [word for word in ("leaves", "last words", "up with") if word in said] == ["leaves", "last words", "up with"]
+    asked: list[str] = []
+    text = k8s.backend.client.text
+
+    def noted(path: str, query: Any) -> bytes:
+        asked.append(path)
+        return text(path, query)
+
+    monkeypatch.setattr(k8s.backend.client, "text", noted)
+    assert k8s.log(1) == said
+    assert len(asked) == 1, "of who stood there before, all is in the copy"
 
 
 def test_nobody_can_be_told_to_save_and_the_order_is_carried_out_all_the_same(k8s: Site) -> None:
