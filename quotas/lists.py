@@ -9,6 +9,7 @@ from gpufleet.core.models import User
 from gpufleet.core.tables import Choice, Column, Flag, Moment, Table, Text
 from quotas.chargeback.exports import gpu_hours
 from quotas.models import ChangeState, NodeKind, Phase, QuotaChange, QuotaNode, QuotaShare, Role, ShareClass
+from quotas.permissions import at_or_below
 from quotas.presenters import AuditLine
 from quotas.selectors.audit import audit_below
 from quotas.selectors.ledger import ledger_below
@@ -134,7 +135,7 @@ KINDS = (
 def _of_node(path: str) -> Q:
     """Changes that concern a node or one below it."""
     path = path.strip("/")
-    nodes = QuotaNode.objects.filter(Q(path=path) | Q(path__startswith=f"{path}/"))
+    nodes = QuotaNode.objects.filter(at_or_below(path))
     return Q(pk__in=QuotaChange.nodes.through.objects.filter(quotanode__in=nodes.values("pk")).values("quotachange_id"))
 
 

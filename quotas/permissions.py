@@ -142,8 +142,13 @@ class Access:
         for path in self.paths(capability):
             if not path:
                 return ~Q(pk__in=[])  # every row; an empty condition would be lost beside others
-            condition |= Q(**{column: path}) | Q(**{f"{column}__startswith": path + "/"})
+            condition |= at_or_below(path, column)
         return condition
+
+
+def at_or_below(path: str, column: str = "path") -> Q:
+    """A filter for rows whose quota path (in `column`) is that path, or lies below it."""
+    return Q(**{column: path}) | Q(**{f"{column}__startswith": f"{path}/"})
 
 
 def is_within(path: str, ancestor: str) -> bool:

@@ -13,7 +13,7 @@ from gpufleet.core.money import exact_money
 from gpufleet.core.templatetags.shell import duration
 from quotas.drafts import NodeState, Tree
 from quotas.models import NodeKind, QuotaNode, QuotaShare
-from quotas.rules import POLICY, Rule, said
+from quotas.rules import POLICY, Rule, field_word, said
 from quotas.selectors.changes import Line
 
 Held = Mapping[int, Mapping[str, int]]
@@ -198,13 +198,6 @@ def past_rows(tree: Tree, states: Iterable[NodeState]) -> tuple[list[str], list[
     return types, rows
 
 
-FIELD_WORDS = {
-    "preempt_min_runtime_s": "minimum run time, preemption (s)",
-    "reclaim_min_runtime_s": "minimum run time, reclaim (s)",
-    "submits_per_minute": "submissions a minute",
-}
-
-
 def policy_told(policy: Mapping[str, int | str]) -> list[tuple[str, str]]:
     """The fleet-wide rules that are set, as pages say them."""
     return [(rule.title, _ruled(rule, policy[name])) for name, rule in POLICY.items() if name in policy]
@@ -233,7 +226,7 @@ def _field_word(name: str) -> str:
         rule = POLICY.get(name.removeprefix("policy."))
         return rule.title.lower() if rule else name
     gpu_type, dot, rest = name.rpartition(".")
-    word = FIELD_WORDS.get(rest, rest.removesuffix("_milli").replace("_", " "))
+    word = field_word(rest)
     return f"{gpu_type} {word}" if dot else word
 
 

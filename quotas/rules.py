@@ -190,3 +190,15 @@ def overpromised(parent: Guarantees, children: Iterable[Guarantees]) -> dict[str
         if has is not None and (total is None or total > has):
             over[gpu_type] = (total, has)
     return over
+
+
+FIELD_WORDS = {
+    "preempt_min_runtime_s": "minimum run time, preemption (s)",
+    "reclaim_min_runtime_s": "minimum run time, reclaim (s)",
+    "submits_per_minute": "submissions a minute",
+}
+
+
+def field_word(name: str) -> str:
+    """A field of a node or share as people call it."""
+    return FIELD_WORDS.get(name, name.removesuffix("_milli").replace("_", " "))

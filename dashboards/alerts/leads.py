@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
-from django.db.models import Q, QuerySet
+from django.db.models import QuerySet
 from django.urls import reverse
 
 from dashboards.alerts.figures import PROMETHEUS, WHOLE
@@ -13,7 +13,7 @@ from dashboards.health.models import Incident
 from dashboards.selectors import NO_POOL
 from dashboards.slo.models import ServiceBreach
 from gpufleet.core.times import now
-from quotas.permissions import Access, Can
+from quotas.permissions import Access, Can, at_or_below
 from scheduler.models import Node
 from scheduler.selectors.readiness import replicas_not_ready
 from scheduler.selectors.scaling import scale_ups_late
@@ -78,7 +78,7 @@ def _services(access: Access, team: str, rows: QuerySet[Any], *, job: str = "job
     """The first of them that the reader may see. `job` leads from a row to its job."""
     rows = rows.filter(access.visible(Can.SEE, f"{job}__quota__path"))
     if team:
-        rows = rows.filter(Q(**{f"{job}__quota__path": team}) | Q(**{f"{job}__quota__path__startswith": f"{team}/"}))
+        rows = rows.filter(at_or_below(team, f"{job}__quota__path"))
     named = dict.fromkeys(rows.values_list(f"{job}__name", f"{job}__public_id")[:MOST_ROWS])
     return [Lead(f"Service {name}", reverse("job", args=[one])) for name, one in [*named][:SERVICES_NAMED]]
 

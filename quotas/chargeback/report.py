@@ -36,7 +36,7 @@ from quotas.models import (
     QuotaShare,
     Window,
 )
-from quotas.permissions import Access, Can
+from quotas.permissions import Access, Can, at_or_below
 from quotas.selectors.budgets import standings
 from quotas.selectors.rates import price_book
 
@@ -570,7 +570,7 @@ def lines_of(access: Access, period: Period, by: str, key: str) -> QuerySet[Char
     """The lines behind one row of a report."""
     lines = lines_seen(access, period)
     if by in DEPTH_OF:
-        return lines.filter(Q(quota_path=key) | Q(quota_path__startswith=f"{key}/"))
+        return lines.filter(at_or_below(key, "quota_path"))
     if by.startswith("label:"):
         return lines.filter(Exact(_label(by), key)) if key else lines.filter(IsNull(_label(by), True))
     if by not in BY:

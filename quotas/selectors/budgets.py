@@ -23,7 +23,7 @@ from gpufleet.core.recurrence import moment_of
 from gpufleet.core.times import millis
 from quotas.chargeback.pricing import Kind, PriceBook
 from quotas.models import CHARGED, Budget, BudgetDay, BudgetException, BudgetPeriod, BudgetUnit, LedgerEntry, QuotaNode, QuotaPath
-from quotas.permissions import Access, Can
+from quotas.permissions import Access, Can, at_or_below
 
 MILLI_MILLIS_PER_MILLI_HOUR = 3_600_000  # of a GPU: thousandths of a GPU times milliseconds in a thousandth of a GPU-hour
 PACE_OVER = timedelta(days=7)
@@ -170,7 +170,7 @@ class Stay(NamedTuple):
     until: datetime | None
 
     def asked(self) -> Q:
-        held = Q(quota_path=self.path) | Q(quota_path__startswith=f"{self.path}/")
+        held = at_or_below(self.path, "quota_path")
         held &= Q() if self.since is None else Q(since__gte=self.since)
         return held & (Q() if self.until is None else Q(since__lt=self.until))
 

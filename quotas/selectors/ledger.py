@@ -12,7 +12,7 @@ from gpufleet.core.rounding import rounded
 from gpufleet.core.times import MomentField, millis
 from quotas.chargeback.pricing import HOUR
 from quotas.models import CHARGED, LedgerEntry, Phase, QuotaNode, ShareClass
-from quotas.permissions import Access, Can
+from quotas.permissions import Access, Can, at_or_below
 
 BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
 MILLI_HOUR = HOUR // 1000
@@ -75,8 +75,7 @@ def ledger_list(access: Access) -> QuerySet[LedgerEntry]:
 
 def ledger_below(path: str) -> Q:
     """Entries that were charged to a node or to one below it at the time."""
-    path = path.strip("/")
-    return Q(quota_path=path) | Q(quota_path__startswith=f"{path}/")
+    return at_or_below(path.strip("/"), "quota_path")
 
 
 def ledger_lines(entries: Sequence[LedgerEntry], span: Span) -> list[LedgerLine]:

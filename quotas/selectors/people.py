@@ -7,7 +7,7 @@ from django.shortcuts import get_object_or_404
 from gpufleet.core.audit import Actor
 from gpufleet.core.models import User
 from quotas.models import RoleBinding, ServiceToken
-from quotas.permissions import Access, Can
+from quotas.permissions import Access, Can, at_or_below
 
 VIA = "token:"  # and the prefix of the token: how an actor acts
 
@@ -60,7 +60,7 @@ def token_list(access: Access) -> QuerySet[ServiceToken]:
         tokens = tokens.filter(Q(owner=access.actor.user))
     own = token_of(access.actor)
     if own is not None and own.node is not None:
-        tokens = tokens.filter(Q(pk=own.pk) | Q(node__path=own.node.path) | Q(node__path__startswith=f"{own.node.path}/"))
+        tokens = tokens.filter(Q(pk=own.pk) | at_or_below(own.node.path, "node__path"))
     return tokens
 
 

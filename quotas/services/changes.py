@@ -21,7 +21,7 @@ from quotas.drafts import Edit, Edited, NodeState, Tree, difference_of, edits_re
 from quotas.exchange import Row, edits_of
 from quotas.models import ChangeState, QuotaChange, QuotaNode
 from quotas.permissions import Access, Can, access_for_user
-from quotas.rules import Faults, note, said
+from quotas.rules import Faults, field_word, note, said
 from quotas.services.ledger import ledger_held
 from quotas.services.writing import approval_asked, edits_judged, facts_of, lock_tree, rights_checked, tree_now, tree_read, tree_write
 
@@ -383,7 +383,7 @@ def difference_lines(old: NodeState, new: NodeState, old_path: str, new_path: st
     """`acme/nlp: H100.guaranteed 8 → 6`, a line for each field that differs."""
     was, now = facts_of(old, old_path), facts_of(new, new_path)
     return [
-        f"{new_path}: {key.removesuffix('_milli')} {_worded(key, was.get(key))} → {_worded(key, now.get(key))}"
+        f"{new_path}: {key.removesuffix('_milli') if '.' in key else field_word(key)} {_worded(key, was.get(key))} → {_worded(key, now.get(key))}"
         for key in {**was, **now}
         if was.get(key) != now.get(key)
     ]

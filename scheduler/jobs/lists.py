@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from django.db.models import Q
 
 from gpufleet.core.tables import Choice, Column, Flag, Moment, Table, Text, Words
+from quotas.permissions import at_or_below
 from scheduler.jobs.filters import BLOCKERS, blocked_by, charged_to, labelled, made_from, of_array, of_type
 from scheduler.models import JobClass, JobState
 from scheduler.selectors.jobs import PHASES, WAITING, phase_condition
@@ -16,7 +17,7 @@ assert tuple(key for key, _ in PHASE_CHOICES) == tuple(PHASES)
 def within(path: str) -> Q:
     """A quota and all below it, by path; by a name alone, each quota of that name."""
     path = path.strip("/")
-    found = Q(quota__path=path) | Q(quota__path__startswith=f"{path}/")
+    found = at_or_below(path, "quota__path")
     return found if "/" in path else found | Q(quota__path__endswith=f"/{path}") | Q(quota__path__contains=f"/{path}/")
 
 

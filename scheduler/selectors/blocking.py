@@ -8,7 +8,7 @@ from typing import Any
 
 from django.db.models import Count, Q, Sum
 
-from quotas.permissions import Access, Can, is_within
+from quotas.permissions import Access, Can, at_or_below, is_within
 from scheduler.jobs.speeds import as_planned, seconds_at, speed_on
 from scheduler.models import Gpu, Health, Outlook
 from scheduler.selectors.holders import open_placements
@@ -72,7 +72,7 @@ class Scope:
     def condition(self) -> Q:
         found = Q()
         for path in self.quotas:
-            found |= Q(job__quota__path=path) | Q(job__quota__path__startswith=f"{path}/")
+            found |= at_or_below(path, "job__quota__path")
         if self.gpu_type:
             found &= Q(gpu__gpu_type_id=self.gpu_type)
         if self.cluster:

@@ -10,6 +10,7 @@ from django.db.models.fields.json import KeyTransform
 
 from gpufleet.core.times import MILLISECOND, millis
 from quotas.models import LedgerEntry, QuotaNode
+from quotas.permissions import at_or_below
 from scheduler.models import ShareStep, UsageStep
 
 Values = list[float | None]
@@ -18,7 +19,7 @@ MISSED = timedelta(hours=2)  # an hour that no forecast was made in is not drawn
 
 def held_course(path: str, gpu_type: str, since: datetime, until: datetime, step: timedelta) -> npt.NDArray[np.float64]:
     """Mean GPUs that the node held with all below it, as the tree was then, in each step."""
-    rows = LedgerEntry.objects.filter(Q(quota_path=path) | Q(quota_path__startswith=f"{path}/"), gpu_type=gpu_type, since__lt=until)
+    rows = LedgerEntry.objects.filter(at_or_below(path, "quota_path"), gpu_type=gpu_type, since__lt=until)
     found = rows.filter(Q(until__isnull=True) | Q(until__gt=since)).values_list("since", "until", "gpu_milli")
     spans = [(millis(begin), millis(end or until), milli) for begin, end, milli in found]
     edges = np.arange(millis(since), millis(until) + 1, step // MILLISECOND, dtype=np.int64)

@@ -8,7 +8,7 @@ from django.db.models.functions import Lower
 from django.http import Http404
 
 from gpufleet.core.keyset import BadToken, Key, Slice, keyset_page
-from quotas.permissions import Access, Can, is_within
+from quotas.permissions import Access, Can, at_or_below, is_within
 from scheduler.models import SavedView
 
 MOST_SHOWN = 100
@@ -30,7 +30,7 @@ def _steps(path: str) -> Iterable[str]:
 def _own(access: Access) -> Q:
     """A token for a part of the tree has those that are shared there, and learns nothing of the others."""
     own = Q(owner=access.actor.user)
-    within = Q(shared_with__path=access.within) | Q(shared_with__path__startswith=f"{access.within}/")
+    within = at_or_below(access.within, "shared_with__path")
     return own & within if access.within else own
 
 

@@ -5,10 +5,12 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from django.conf import settings
-from django.db.models import Count, Q
+from django.db.models import Count
 
 from gpufleet.core.prepared import Prepared
 from quotas.models import QuotaNode
+from quotas.permissions import at_or_below
+from quotas.selectors.budgets import above_of
 from scheduler.jobs.submission_rates import BURST_MINUTES, instant, room
 from scheduler.models import WAITING, Job, SubmissionRate
 
@@ -44,7 +46,7 @@ class Limits:
 
 def limits_of(queues: Mapping[int, str]) -> dict[int, Limits]:
     """By key, of queues that are given with their paths."""
-    above = {path: _way_up(path) for path in queues.values()}
+    above = {path: above_of(path)[::-1] for path in queues.values()}
     rows = {path: (key, rate, waiting) for key, path, rate, waiting in STATED(sorted({step for way in above.values() for step in way}))}
     found = {}
     for queue, path in queues.items():
@@ -56,25 +58,15 @@ def limits_of(queues: Mapping[int, str]) -> dict[int, Limits]:
     return found
 
 
-def _way_up(path: str) -> list[str]:
-    """The node itself first."""
-    steps = path.split("/")
-    return ["/".join(steps[:end]) for end in range(len(steps), 0, -1)]
-
-
 def waiting_under(limit: Limit) -> int:
     """How many jobs wait that the limit is about."""
     if not limit.is_stated:
         return COUNTED.first(limit.node) or 0
-    waiting = Job.objects.filter(within_path(limit.path, "quota__path"), state__in=WAITING)
+    waiting = Job.objects.filter(at_or_below(limit.path, "quota__path"), state__in=WAITING)
     below = QuotaNode.objects.filter(path__startswith=f"{limit.path}/", waiting_limit__isnull=False)
     for path in below.values_list("path", flat=True):
-        waiting = waiting.exclude(within_path(path, "quota__path"))
+        waiting = waiting.exclude(at_or_below(path, "quota__path"))
     return waiting.count()
-
-
-def within_path(path: str, field: str) -> Q:
-    return Q(**{field: path}) | Q(**{f"{field}__startswith": f"{path}/"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +90,7 @@ class SubmissionUse:
 
 
 def submission_use(node: QuotaNode, *, now: datetime) -> SubmissionUse:
-    limits, within = limits_of({node.pk: node.path})[node.pk], within_path(node.path, "quota__path")
+    limits, within = limits_of({node.pk: node.path})[node.pk], at_or_below(node.path, "quota__path")
     full_at_us = SubmissionRate.objects.filter(node=limits.rate.node).values_list("full_at_us", flat=True).first() if limits.rate else None
     stated = limits.waiting if limits.waiting is not None and limits.waiting.is_stated else None
     recent = Job.objects.filter(within, submitted_at__gt=now - timedelta(minutes=BURST_MINUTES), submitted_at__lte=now).order_by()

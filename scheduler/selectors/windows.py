@@ -11,7 +11,7 @@ from django.http import Http404
 
 from gpufleet.core.times import millis
 from quotas.models import LedgerEntry, QuotaNode, QuotaShare, Reservation, ReservationState, ShareClass, Window
-from quotas.permissions import Access, Can
+from quotas.permissions import Access, Can, at_or_below
 from scheduler.models import Gpu, Health, TopologyLevel
 from scheduler.windows.capacity import Booking
 
@@ -186,7 +186,7 @@ def use_of(reservation: Reservation, windows: Sequence[Window], now: datetime) -
         Q(until__isnull=True) | Q(until__gt=first)
     )
     if reservation.quota is not None:
-        rows = rows.filter(Q(quota_path=reservation.quota.path) | Q(quota_path__startswith=f"{reservation.quota.path}/"))
+        rows = rows.filter(at_or_below(reservation.quota.path, "quota_path"))
     else:
         rows = rows.filter(job_class=reservation.job_class)
     total: dict[str, int] = defaultdict(int)

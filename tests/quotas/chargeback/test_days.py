@@ -74,7 +74,9 @@ def test_days_of_another_currency_are_left_out(world):
 
 
 @pytest.mark.parametrize(("page", "query"), [("costs", {"month": "2026-10"}), ("home_month", {})])
-def test_the_pages_show_the_range_that_is_chosen(world, page, query):
+def test_the_pages_show_the_range_that_is_chosen(world, page, query, monkeypatch):
+    for views in ("quotas.views.costs", "dashboards.home.views"):
+        monkeypatch.setattr(f"{views}.now", lambda: NOW)
     client = world.client("finance")
 
     plain, chosen = (client.get(reverse(page), query | more).content.decode() for more in ({}, {"range": "7d"}))

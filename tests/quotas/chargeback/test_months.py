@@ -161,7 +161,8 @@ def test_a_month_is_closed_with_all_its_idle_time(world) -> None:
     assert chain_faults() == []
 
 
-def test_a_month_that_cannot_be_closed_says_so_before_anything_is_filled_in(world) -> None:
+def test_a_month_that_cannot_be_closed_says_so_before_anything_is_filled_in(world, monkeypatch) -> None:
+    monkeypatch.setattr("quotas.views.costs.now", lambda: LATER)
     used(world.nodes["acme/research/vision"], START - timedelta(days=9), 5, job="j-4")
     for first in (date(2026, 9, 1), OCTOBER, date(2026, 11, 1)):
         month_refresh(first=first, now=LATER)
