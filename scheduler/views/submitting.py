@@ -44,6 +44,7 @@ from scheduler.selectors.templates import template_named, templates_visible
 from scheduler.services.forecasts.fitting import fit_checked
 from scheduler.services.forecasts.grounds import AGAIN_SECONDS
 from scheduler.services.forecasts.presets import preset_fits
+from scheduler.services.jobs.admission import submissions_refused
 from scheduler.services.jobs.submission import Checked, submissions_judge, submissions_write
 from scheduler.services.jobs.templates import draft_delete, draft_save
 from scheduler.services.schedules.schedules import Drawn, schedule_draw, schedule_keep
@@ -163,15 +164,19 @@ def job_look(request: HttpRequest) -> HttpResponse:
     access = access_of(request)
     start, sent = _start(request, access), _sent(request)
     sent = _drawn(access, sent) if sent.repeat else _judged(access, sent)
+    fit = _fit(access, sent)
+    if sent.checked is not None and not sent.faults and not sent.repeat:
+        full = submissions_refused(wishes=[sent.checked.wish], user=access.actor.user, now=now())
+        sent.faults = {} if full is None else dict(full.message_dict)
     if _only_looks(request):
-        return _page(request, access, start, sent, looked=True, more=_due(sent) | _fit(access, sent))
+        return _page(request, access, start, sent, looked=True, more=_due(sent) | fit)
     began = start.description if start.compared else None
     roles = max(1, len(roles_of(sent.description)))
     told: dict[str, Any] = {
         "yaml": sent.yaml,
         "faults": faults_by_field(sent.faults, typed=sent.values is not None),
         "others": other_faults(sent.faults, sent.document),
-        "fit": render_to_string("scheduler/_fit.html", _fit(access, sent), request=request),
+        "fit": render_to_string("scheduler/_fit.html", fit, request=request),
         "due": render_to_string("scheduler/_due_next.html", _due(sent), request=request),
         "send": _send(sent),
         "recurs": bool(sent.repeat),

@@ -269,6 +269,26 @@ def test_the_form_says_it_at_the_queue(personas, settings):
     assert Job.objects.count() == 1
 
 
+@pytest.mark.django_db
+def test_the_form_says_so_before_it_is_sent_and_counts_nothing(personas, settings, monkeypatch):
+    """Its look answers after each change, also after a refusal: what it does not say is gone from the page."""
+    settings.SUBMITS_PER_MINUTE = 1
+    node(gpus=1)
+    browser = personas.client("submitter")
+
+    def looked(size: int) -> dict[str, list[str]]:
+        return browser.post("/jobs/new/look", WISH | {"array.size": str(size)}).json()["faults"]
+
+    assert "quota" not in looked(10)
+    assert browser.post("/jobs/new/", WISH | {"array.size": "8"}).status_code == 302
+    monkeypatch.setattr("scheduler.services.jobs.admission._count", pytest.fail)
+    kept = list(SubmissionRate.objects.order_by("pk").values())
+    for _ in range(3):
+        assert "this array of 8 fits at" in looked(8)["quota"][0]
+    assert "quota" not in looked(2)
+    assert list(SubmissionRate.objects.order_by("pk").values()) == kept
+
+
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("limit", ["person", "node", "waiting"])
 def test_of_those_that_submit_at_the_same_time_no_more_pass_than_there_is_room_for(personas, settings, limit):

@@ -4,7 +4,7 @@ The rows of all that is judged are locked to the end of the caller's transaction
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 from django.conf import settings
 from django.core.exceptions import ValidationError
 from django.db import DatabaseError, connection
+from django.db.models import Q
 
 from gpufleet.core.faults import TooMany
 from gpufleet.core.models import User
@@ -56,6 +57,7 @@ def submissions_admit(*, wishes: Sequence[Wish], user: User | None, now: datetim
     """Count them all, in the caller's transaction, or none and return why not: `TooMany` where the same passes later."""
     admission = _Admission(wishes, user, now)
     if fault := admission.refusal(wishes):
+        _count(fault)
         return fault
     admission.take(wishes)
     admission.write()
@@ -68,11 +70,23 @@ def submissions_admit_each(*, wishes: Sequence[Wish], user: User | None, now: da
         return []
     admission, found = _Admission(wishes, user, now), []
     for wish in wishes:
-        if not (fault := admission.refusal([wish])):
+        if fault := admission.refusal([wish]):
+            _count(fault)
+        else:
             admission.take([wish])
         found.append(fault)
     admission.write()
     return found
+
+
+def submissions_refused(*, wishes: Sequence[Wish], user: User | None, now: datetime) -> ValidationError | None:
+    """Why they would not pass at this moment. Nothing is locked or counted."""
+    return _Admission(wishes, user, now, locks=False).refusal(wishes)
+
+
+def _count(fault: ValidationError) -> None:
+    if isinstance(fault, TooMany):
+        tally.count(SUBMISSIONS_LIMITED, fault.limit)
 
 
 @contextmanager
@@ -92,12 +106,12 @@ def refusals_write() -> None:
 
 
 class _Admission:
-    def __init__(self, wishes: Sequence[Wish], user: User | None, now: datetime) -> None:
+    def __init__(self, wishes: Sequence[Wish], user: User | None, now: datetime, *, locks: bool = True) -> None:
         self.user, self.now, self.now_us = user, now, instant(now)
         self.limits = limits_of({wish.quota.pk: wish.quota.path for wish in wishes})
         self.per_minute = settings.SUBMITS_PER_MINUTE if user is not None else 0
         kept = {limit.node for each in self.limits.values() for limit in (each.rate, each.waiting) if limit is not None}
-        self.own, self.buckets = self._locked(sorted(kept))
+        self.own, self.buckets = self._locked(sorted(kept)) if locks else self._seen(kept)
         self.waiting: dict[int, int] = {}
 
     def _locked(self, nodes: list[int]) -> tuple[_Bucket | None, dict[int, _Bucket]]:
@@ -113,6 +127,13 @@ class _Admission:
             SubmissionRate.objects.bulk_create([SubmissionRate(node_id=node) for node in missing], ignore_conflicts=True)
             found = OF_NODES(nodes)
         return own, {node: _Bucket(row, full_at) for node, row, full_at in found}
+
+    def _seen(self, nodes: Collection[int]) -> tuple[_Bucket | None, dict[int, _Bucket]]:
+        rows = SubmissionRate.objects.filter(Q(node__in=nodes) | Q(user=self.user, user__isnull=False))
+        told = rows.values_list("node_id", "user_id", "full_at_us")
+        found: dict[tuple[int | None, int | None], int] = {(node, user): full_at for node, user, full_at in told}
+        own = _Bucket(0, found.get((None, self.user.pk), 0)) if self.user is not None and self.per_minute else None
+        return own, {node: _Bucket(0, found.get((node, None), 0)) for node in nodes}
 
     def refusal(self, wishes: Sequence[Wish]) -> ValidationError | None:
         """Why they do not pass together; nothing is counted."""
@@ -133,7 +154,6 @@ class _Admission:
                 waits.append(AGAIN_SECONDS)
         if not told:
             return None
-        tally.count(SUBMISSIONS_LIMITED, kinds[0])
         return TooMany({"quota": told}, limit=kinds[0], wait_seconds=max(waits))
 
     def _judge_rate(
