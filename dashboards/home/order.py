@@ -110,7 +110,7 @@ def home_arrange(*, access: Access, page: str, columns: Sequence[Sequence[str]] 
         raise ValidationError({"columns": "Name each part of the page once, in two columns."})
     assert access.actor.user is not None
     with transaction.atomic():
-        person = User.objects.select_for_update().get(pk=access.actor.user.pk)
+        person = User.objects.select_for_update(no_key=True).get(pk=access.actor.user.pk)
         before: dict[str, Any] = dict(person.home_order)
         after = {key: kept for key, kept in before.items() if key != page}
         if columns is not None:

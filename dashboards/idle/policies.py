@@ -100,7 +100,7 @@ def policy_save(*, access: Access, node: QuotaNode, values: Mapping[str, Any], r
     """State a policy on a node, or change the one that it states. `revision`: the one that was read, 0 where there was none."""
     _must_edit(access, node)
     with transaction.atomic():
-        QuotaNode.objects.select_for_update().get(pk=node.pk)
+        QuotaNode.objects.select_for_update(no_key=True).get(pk=node.pk)
         row = IdlePolicy.objects.filter(node=node).first()
         present = row.revision if row else 0
         if revision is not None and revision != present:

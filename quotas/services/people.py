@@ -62,7 +62,7 @@ def person_update(*, access: Access, person: User, display_name: str, email: str
     if faults:
         raise ValidationError(faults)
     with transaction.atomic():
-        there = User.objects.select_for_update().get(pk=person.pk)
+        there = User.objects.select_for_update(no_key=True).get(pk=person.pk)
         if revision is not None and revision != person_revision(there):
             raise Stale(f"The account of {there} has changed: reload it and try again.", person_revision(there))
         before = _facts(there)

@@ -27,7 +27,7 @@ def lock_tree() -> None:
 
     (SQLite has one writer anyway.)
     """
-    list(QuotaNode.objects.select_for_update().filter(parent__isnull=True).values_list("pk"))
+    list(QuotaNode.objects.select_for_update(no_key=True).filter(parent__isnull=True).values_list("pk"))
 
 
 def tree_read() -> Tree:

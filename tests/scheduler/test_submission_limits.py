@@ -1,5 +1,6 @@
 """How many jobs a person and a node of the quota tree may submit in a minute, and how many may wait there at once."""
 
+import json
 import threading
 from datetime import datetime, timedelta
 from fractions import Fraction
@@ -24,6 +25,7 @@ from scheduler.services.schedules.schedules import schedules_turn
 from tests.builders import NOON, node
 from tests.builders import job as job_of
 from tests.scheduler.schedules.making import HOUR, MINUTE, end_all, make, outcomes
+from tests.servers import Manage
 
 TEAM = "acme/research/nlp"
 WISH = {"name": "train", "quota": TEAM, "gpus": 1}
@@ -418,3 +420,65 @@ def test_a_refusal_is_written_down_also_where_no_scheduler_runs(personas, settin
             browser.post(f"/api/v1/{path}", body, content_type="application/json", headers=headers)
     told = personas.client("superuser").get("/metrics").content.decode()
     assert 'gpufleet_submissions_limited_total{limit="person"} 5.0' in told
+
+
+# What comes after a draft is submitted while the draft is: one holds the person's rate and wants to refer to the job, the other the other way round.
+BOTH = """
+import json
+import threading
+import time
+from django.db import OperationalError, connection, transaction
+from gpufleet.core.audit import Actor
+from gpufleet.core.times import now
+from quotas.permissions import Access, Can, Grant
+from scheduler.models import Job
+from scheduler.services.jobs.edits import job_enqueue
+from scheduler.services.jobs.submission import submission_create
+from scheduler.services.loop.steps import jobs_locked
+from tests import builders
+
+actor = Actor(builders.person("root"), "root", "session")
+access = Access(actor, (Grant("", frozenset(Can)),))
+builders.quota("acme")
+builders.node("n1", gpus=1)
+(draft,) = submission_create(access=access, description={"name": "first", "quota": "acme", "gpus": 1, "draft": True}, now=now(), actor=actor)
+told = []
+
+def after():
+    wish = {"name": "second", "quota": "acme", "gpus": 1, "after": [{"job": draft.public_id}]}
+    try:
+        submission_create(access=access, description=wish, now=now(), actor=actor)
+        told.append("submitted")
+    except OperationalError as fault:
+        told.append(str(fault).splitlines()[0])
+    finally:
+        connection.close()
+
+thread = threading.Thread(target=after)
+try:
+    with transaction.atomic():
+        jobs_locked([draft.pk])
+        thread.start()
+        until = time.monotonic() + 60
+        with connection.cursor() as cursor:
+            while time.monotonic() < until and thread.is_alive():
+                cursor.execute("SELECT count(*) FROM pg_locks WHERE NOT granted")
+                if cursor.fetchone()[0]:
+                    break
+                time.sleep(0.02)
+        job_enqueue(access=access, job=draft, reason="", now=now())
+    told.append("enqueued")
+except OperationalError as fault:
+    told.append(str(fault).splitlines()[0])
+thread.join()
+print(json.dumps([sorted(told), dict(Job.objects.values_list("name", "state"))]))
+"""
+
+
+@pytest.mark.postgres
+def test_a_draft_and_what_comes_after_it_are_submitted_at_once_and_neither_fails(tmp_path, migrated_postgres):
+    manage = Manage(tmp_path, GPUFLEET_DATABASE_URL=migrated_postgres(), GPUFLEET_SUBMITS_PER_MINUTE="600")
+
+    told = json.loads(manage.run("shell", "--verbosity", "0", "-c", BOTH).stdout.splitlines()[-1])
+
+    assert told == [["enqueued", "submitted"], {"first": "queued", "second": "queued"}]

@@ -115,7 +115,7 @@ def checkpoints_tell(*, told: Sequence[Told], now: datetime, news: News | None =
     with transaction.atomic():
         # The job's row is the lock, as for everything that happens to a job.
         jobs = {one.job_id for one in told}
-        list(Job.objects.select_for_update().filter(pk__among=jobs).order_by("pk").values_list("pk"))
+        list(Job.objects.select_for_update(no_key=True).filter(pk__among=jobs).order_by("pk").values_list("pk"))
         rows = _rows(told, now)
         complete = _with_shards(told, rows, now)
         Checkpoint.objects.filter(pk__among=complete).update(verified_at=now)
@@ -172,7 +172,7 @@ def checkpoints_prune(*, now: datetime) -> None:
     complete = Checkpoint.objects.filter(~runs, verified_at__isnull=False, removed_at__isnull=True).order_by("job")
     for job in list(complete.values("job").annotate(n=Count("pk")).filter(n__gt=KEPT).values_list("job", flat=True)):
         with transaction.atomic():
-            Job.objects.select_for_update().only("pk").get(pk=job)
+            Job.objects.select_for_update(no_key=True).only("pk").get(pk=job)
             _prune([job], now)
 
 

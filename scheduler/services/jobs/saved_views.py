@@ -136,7 +136,7 @@ def _checked(access: Access, viewed: Viewed, **given: str) -> dict[str, Any]:
 
 def _person_locked(owner: int) -> None:
     """So that two at once neither both find room nor both become the default. Before the view itself, always."""
-    User.objects.select_for_update().get(pk=owner)
+    User.objects.select_for_update(no_key=True).get(pk=owner)
 
 
 def _locked(view: SavedView, seen: int | None) -> SavedView:

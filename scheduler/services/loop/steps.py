@@ -34,7 +34,8 @@ EVENT_COLUMNS = ("job_id", "attempt_id", "at", "from_state", "to_state", "cause"
 ORDER_COLUMNS = ("attempt_id", "cluster_id", "sequence", "kind", "payload", "made_at", "due_at")
 
 
-LOCKED = Prepared[Job](lambda keys: Job.objects.select_for_update().filter(pk__among=keys).order_by("pk").defer("labels", "launch"))
+# Without its key: a new row that refers to a job, as what comes after it does, has no reason to wait.
+LOCKED = Prepared[Job](lambda keys: Job.objects.select_for_update(no_key=True).filter(pk__among=keys).order_by("pk").defer("labels", "launch"))
 OPEN_ATTEMPTS = Prepared[Attempt](lambda jobs: Attempt.objects.filter(job__among=jobs, ended_at__isnull=True))
 LAST_NUMBERS: Prepared[tuple[int, int]] = Prepared(
     lambda jobs: Attempt.objects.filter(job__among=jobs).order_by().values("job").annotate(last=Max("number")).values_list("job", "last")

@@ -184,7 +184,7 @@ def notices_choose(
     if faults:
         raise ValidationError(faults)
     with transaction.atomic():
-        User.objects.select_for_update().get(pk=user.pk)
+        User.objects.select_for_update(no_key=True).get(pk=user.pk)
         row = NoticeChoices.objects.filter(user=user).first()
         present = row.revision if row else 0
         if revision is not None and revision != present:
@@ -206,7 +206,7 @@ def way_leave(*, access: Access, way: Way) -> None:
     """Take a way out of a person's choices that leads nowhere any more."""
     user = _self(access)
     with transaction.atomic():
-        User.objects.select_for_update().get(pk=user.pk)
+        User.objects.select_for_update(no_key=True).get(pk=user.pk)
         row = NoticeChoices.objects.filter(user=user).first()
         if row is None or not any(way in chosen for chosen in row.ways.values()):
             return
@@ -468,7 +468,7 @@ def notice_say(*, kind: Kind, word: Word, now: datetime) -> None:
 def notice_test(*, access: Access, now: datetime) -> Counter[str]:
     """A test by every way that the person uses for anything, one at a time. Quiet hours do not hold it back. Returns the ways."""
     with transaction.atomic():
-        user = User.objects.select_for_update(of=("self",)).select_related("notice_choices").get(pk=_self(access).pk)
+        user = User.objects.select_for_update(of=("self",), no_key=True).select_related("notice_choices").get(pk=_self(access).pk)
         earlier = Notice.objects.filter(user=user, kind=OWN, title=TEST_TITLE)
         # One that failed is tried again for a day; whoever has mended its cause needs the next one now.
         if earlier.filter(sendings__state=SendingState.WAITING, sendings__attempts=0).exists():

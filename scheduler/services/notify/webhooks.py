@@ -61,7 +61,7 @@ def hook_create(
     faults = _faults(name, url, kinds, reason) | _form_faults(form)
     with transaction.atomic():
         # Locked, so that two at once do not both find room.
-        QuotaNode.objects.select_for_update().get(pk=node.pk)
+        QuotaNode.objects.select_for_update(no_key=True).get(pk=node.pk)
         if Webhook.objects.filter(node=node, removed_at__isnull=True).count() >= MOST_A_NODE:
             faults["node"] = [f"{node.path} has {MOST_A_NODE} webhooks already, which is the most."]
         if faults:
@@ -150,7 +150,7 @@ def own_hook_save(*, access: Access, url: str, now: datetime, seen: int | None =
     if faults:
         raise ValidationError(faults)
     with transaction.atomic():
-        User.objects.select_for_update().get(pk=user.pk)
+        User.objects.select_for_update(no_key=True).get(pk=user.pk)
         hook = own_hook(user)
         if hook is None and seen:
             raise Stale("The webhook was removed. Reload the list and try again.", 0)

@@ -110,7 +110,7 @@ def schedule_keep(*, access: Access, drawn: Drawn) -> Schedule:
     assert user is not None
     with transaction.atomic():
         # Locked, so that two at once do not both find room.
-        User.objects.select_for_update().get(pk=user.pk)
+        User.objects.select_for_update(no_key=True).get(pk=user.pk)
         if Schedule.objects.filter(owner=user).count() >= MOST_SCHEDULES:
             raise ValidationError({"name": [f"You have {MOST_SCHEDULES} schedules, which is the most. Remove one first."]})
         schedule.public_id = public_id("s")
