@@ -192,7 +192,9 @@ def _drain_sentences(nodes: Sequence[Node], way: Way, outcomes: Sequence[Outcome
     if ends:
         found.append(f"{plural(ends, 'job')} {'is' if ends == 1 else 'are'} expected to end before.")
     if moved:
-        found.append(f"{plural(moved, 'job')} {'saves its work and is' if moved == 1 else 'save their work and are'} moved {when}.")
+        found.append(
+            f"{plural(moved, 'job')} {'is asked to save its work and is' if moved == 1 else 'are asked to save their work and are'} moved {when}."
+        )
     if stopped:
         found.append(f"{plural(stopped, 'job')} that may not be preempted {'stops' if stopped == 1 else 'stop'} {when} all the same.")
     if stays:

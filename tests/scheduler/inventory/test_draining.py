@@ -55,7 +55,7 @@ def test_what_a_drain_does_is_told_before_it_is_done(personas, busy):
     assert "3 jobs run here now." in shown
     assert "Running jobs finish here." in shown
     moved = personas.client("operator").post(address, {"to": "draining", "jobs": "move", "preview": "1"}).content.decode()
-    assert "2 jobs save their work and are moved now." in moved
+    assert "2 jobs are asked to save their work and are moved now." in moved
     assert "1 job may not be preempted and finishes here in any case." in moved
     late = personas.client("operator").post(address, {"to": "draining", "jobs": "move", "at": "2999-01-01T00:00", "preview": "1"})
     preview = late.content.decode().split('id="change-preview"')[1].split("</section>")[0]

@@ -171,7 +171,7 @@ def test_an_operator_plans_a_drain_on_its_page_sees_it_on_the_node_and_takes_it_
 
     shown = client.post(address, {**sent, "preview": "1"}).content.decode()
     assert f"From {begins:%Y-%m-%d %H:%M} UTC on, 2 GPUs of busy take no new jobs." in shown
-    assert f"1 job saves its work and is moved at {begins:%Y-%m-%d %H:%M} UTC." in shown
+    assert f"1 job is asked to save its work and is moved at {begins:%Y-%m-%d %H:%M} UTC." in shown
     assert "Their owners are notified when it begins." in shown
     assert ">Schedule drain</button>" in shown
     assert ">Drain</button>" in client.post(address, {**sent, "begins": "", "preview": "1"}).content.decode()
