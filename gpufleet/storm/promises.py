@@ -161,11 +161,11 @@ def _in_class_windows(path: str, rows: list[Charged], windows: list[Reservation]
 
 
 def _room(of: Reservation, rows: list[Charged], places: Mapping[int, int], capacity: Mapping[int, int]) -> int:
-    """How much of a window's GPUs could stand where nobody else is: on all of the type, in one block, or on so many nodes."""
+    """How much of a window's GPUs could stand where nobody else is: on all of the type, in one block, or on so many nodes. What its owner still holds
+    of GPUs that are out of service stands there already."""
     left = dict(capacity)
     for row in rows:
-        if not _may_use(row.whose, of):
-            left[places[row.node]] -= row.serving
+        left[places[row.node]] += row.milli - row.serving if _may_use(row.whose, of) else -row.serving
     most = sorted(left.values(), reverse=True)
     if of.shape != Shape.NODES:
         return most[0]
