@@ -3,13 +3,17 @@
 from datetime import timedelta
 
 import pytest
+from django.db import connection
 from django.test import Client
+from django.test.utils import CaptureQueriesContext
 
 from gpufleet.core.models import AuditEntry
 from quotas.models import QuotaChange, QuotaNode, QuotaShare, Reservation, Window
 from quotas.selectors.changes import change_standing
 from quotas.services.changes import Wanted, change_apply, change_draft, changes_turn
+from scheduler.engine.cycle import make_plan
 from scheduler.presenters.tree_changes import tree_sentences
+from scheduler.services.forecasts import previews
 from scheduler.services.forecasts.previews import Preview, tree_preview
 from tests import builders
 from tests.builders import NOON
@@ -226,7 +230,7 @@ def test_a_rename_of_a_node_that_has_reserved_is_previewed(world: Personas):
 
     told = tree_preview(access=root, before=standing.before, after=standing.after, now=loop.now)
 
-    assert (told.jobs, told.plans[0]) == ((), told.plans[1]), "nothing changes but the name"
+    assert (told.jobs, told.shares) == ((), ()), "nothing changes but the name"
 
 
 def test_a_preview_that_is_not_saved_leaves_nothing(world: Personas):
@@ -335,6 +339,51 @@ def test_a_move_is_previewed_on_its_own_page_before_it_is_done(world: Personas):
     back = QuotaChange.objects.get(reverts=change)
     client.post(f"/quotas/changes/{back.public_id}/step/", {"step": "apply", "revision": back.revision})
     assert QuotaNode.objects.get(pk=node.pk).path == "acme/product/search"
+
+
+@pytest.mark.parametrize(
+    ("edit", "plans"),
+    [
+        ({"title": "Search", "cost_centre": "CC-7"}, 0),
+        ({"waiting_limit": 1, "submits_per_minute": 60, "default_class": "batch", "needs_approval": True}, 0),
+        ({"weight": 2}, 2),
+        ({"priority": 7}, 2),
+        ({"reclaim_min_runtime_s": 60}, 2),
+        ({"shares": {H100: {"guaranteed_milli": 0, "limit_milli": 8_000}}}, 2),
+    ],
+)
+def test_an_edit_that_the_engine_does_not_read_is_not_planned(world: Personas, monkeypatch: pytest.MonkeyPatch, edit: dict[str, object], plans: int):
+    """Two plans of 10,000 waiting jobs can take over a minute, only to find that another cost centre preempts nothing."""
+    _full(world)
+    made, taken = [], []
+    take = previews._snapshots.take
+    monkeypatch.setattr(previews, "make_plan", lambda *args: made.append(args) or make_plan(*args))
+    monkeypatch.setattr(previews._snapshots, "take", lambda **given: taken.append(given) or take(**given))
+
+    told = _preview(world, "superuser", {"op": "update", "node": world.nodes["acme/product/search"].public_id, "set": edit})
+
+    assert (len(made), len(taken)) == (plans, 1)
+    assert plans or (told.jobs, told.shares, told.counts, told.unseen) == ((), (), {}, 0)
+
+
+def test_the_queries_of_a_preview_do_not_grow_with_the_jobs_that_wait(world: Personas):
+    node = world.nodes["acme/product/search"]
+    root = world.access("superuser")
+    change = change_draft(access=root, wanted=Wanted([_share(world, "acme/product/search", limit_milli=1_000)]), now=NOON)
+
+    def queries(*, more: int) -> tuple[int, int]:
+        for _ in range(more):
+            submit(node, gpus=1, at=NOON)
+        standing = change_standing(root, change)
+        with CaptureQueriesContext(connection) as found:
+            told = tree_preview(access=root, before=standing.before, after=standing.after, now=NOON)
+        return len(found), told.counts["waits"]
+
+    queries(more=2)
+    (few, two), (many, fourteen) = queries(more=1), queries(more=12)
+
+    assert (two, fourteen) == (2, 14), "one starts within the limit"
+    assert many == few
 
 
 def test_a_waiting_limit_below_what_waits_is_warned_of(world: Personas):

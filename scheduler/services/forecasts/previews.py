@@ -81,7 +81,6 @@ class Preview:
     jobs: tuple[JobEffect, ...]
     more_jobs: int  # that are not named
     warnings: tuple[str, ...]
-    plans: tuple[int, int] = (0, 0)  # decisions with the tree as it is, and as it would be
     unseen: int = 0  # effects on jobs that the reader may not see
     counts: Mapping[str, int] = field(default_factory=dict)  # by effect, the jobs that the reader may see, also those not named
     worth: tuple[Worth, ...] = ()  # the largest sum first, of nodes whose costs the reader may see
@@ -98,36 +97,39 @@ class Ground:
 
 
 def tree_preview(*, access: Access, before: Tree, after: Tree, now: datetime) -> Preview:
-    """What the drafted tree changes at once. Nothing is written."""
+    """What the drafted tree changes at once. Nothing is written. If it differs only in fields that the engine does not read, nothing is planned."""
     chosen = policy()
+    effects: list[tuple[str, str, str]] = []
+    changed: list[ShareChange] = []
     with _guard:
         snapshot = _snapshots.take(settings=chosen.engine, now=now, start_timeout=chosen.start_timeout)
-        ground = drafted_ground(snapshot, before, after, now)
-        plan = make_plan(snapshot.scenario, _snapshots.kept)
-        planned = make_plan(ground.drafted, _drafted)
-    effects = [*differences(plan.decisions, planned.decisions, waiting=planned.waiting), *_classes(before, after)]
+        rows = drafted_rows(snapshot, after, now)
+        if rows != drafted_rows(snapshot, before, now):
+            ground = drafted_ground(snapshot, before, after, rows, now)
+            plan = make_plan(snapshot.scenario, _snapshots.kept)
+            planned = make_plan(ground.drafted, _drafted)
+            effects += differences(plan.decisions, planned.decisions, waiting=planned.waiting)
+            changed += _shares(plan, planned, ground)
+    effects += _classes(before, after)
     named, unseen, more, counts = effects_named(access, effects)
-    shares = tuple(line for line in _shares(plan, planned, ground) if access.can(Can.SEE, ground.names.get(line.path, line.path)))
+    names = _paths_before(before, after)
+    shares = tuple(line for line in changed if access.can(Can.SEE, names.get(line.path, line.path)))
     told = _warnings(before, after, snapshot.fleet.capacity_milli)
-    warnings = tuple(text for path, text in told if path is None or access.can(Can.SEE, ground.names.get(path, path)))
-    return Preview(
-        now, shares, named, more, warnings, (len(plan.decisions), len(planned.decisions)), unseen, counts, _worth(access, before, after, now)
-    )
+    warnings = tuple(text for path, text in told if path is None or access.can(Can.SEE, names.get(path, path)))
+    return Preview(now, shares, named, more, warnings, unseen, counts, _worth(access, before, after, now))
 
 
-def drafted_ground(snapshot: Snapshot, before: Tree, after: Tree, now: datetime) -> Ground:
-    """The same fleet and jobs under the drafted tree."""
-    rows = drafted_rows(snapshot, after, now)
+def drafted_ground(snapshot: Snapshot, before: Tree, after: Tree, rows: tuple[Any, ...], now: datetime) -> Ground:
+    """The same fleet and jobs under the drafted tree. `rows` are those of the drafted tree."""
     rules = policy_of(rows)
     settings = ruled(snapshot.unruled, rules)
     with_jobs = {row.quota_id for row in snapshot.jobs.values()}
     tree = tree_view(rows, inner_nodes(rows) & with_jobs, archived_nodes(rows) & with_jobs, past_as_of(now, settings))
     jobs = tuple(_elsewhere(job, tree.paths[snapshot.jobs[job.name].quota_id]) for job in snapshot.scenario.jobs)
-    names = {after.paths[key]: before.paths[key] for key in before.states if key in after.paths and after.paths[key] != before.paths[key]}
     moved = _renamed(before, after)
     windows = tuple(one if one.quota not in moved else replace(one, quota=moved[one.quota]) for one in snapshot.scenario.windows)
     drafted = replace(snapshot.scenario, settings=settings, quotas=tree.quotas, windows=windows, jobs=jobs)
-    return Ground(snapshot, drafted, tree.paths, names)
+    return Ground(snapshot, drafted, tree.paths, _paths_before(before, after))
 
 
 def drafted_rows(snapshot: Snapshot, after: Tree, now: datetime) -> tuple[Any, ...]:
@@ -216,6 +218,10 @@ def effects_named(access: Access, effects: Sequence[tuple[str, str, str]]) -> tu
 
 def _job_rows(ids: Iterable[str]) -> Iterable[tuple[Any, ...]]:
     return Job.objects.filter(public_id__among=list(ids)).values_list("public_id", "name", "quota__path", "gpus_milli", "owner__username")
+
+
+def _paths_before(before: Tree, after: Tree) -> dict[str, str]:
+    return {now: was for was, now in _renamed(before, after).items()}
 
 
 # Shares and warnings
