@@ -144,8 +144,8 @@ def test_a_command_is_asked_as_the_worker_is_and_what_does_not_answer_is_ended(s
     becomes(site, ready=True)
     (place / "slow").touch()
     becomes(site, ready=False, why="No answer within 1 s.")
+    (place / "slow").unlink()  # the next question would fall asleep as well
     wait_until(lambda: not asleep(611), seconds=10, what="what it started to be ended")
-    (place / "slow").unlink()
     becomes(site, ready=True)
 
 
