@@ -425,53 +425,27 @@ def test_a_refusal_is_written_down_also_where_no_scheduler_runs(personas, settin
 # What comes after a draft is submitted while the draft is: one holds the person's rate and wants to refer to the job, the other the other way round.
 BOTH = """
 import json
-import threading
-import time
-from django.db import OperationalError, connection, transaction
 from gpufleet.core.audit import Actor
 from gpufleet.core.times import now
 from quotas.permissions import Access, Can, Grant
 from scheduler.models import Job
 from scheduler.services.jobs.edits import job_enqueue
 from scheduler.services.jobs.submission import submission_create
-from scheduler.services.loop.steps import jobs_locked
 from tests import builders
+from tests.locking import together
 
 actor = Actor(builders.person("root"), "root", "session")
 access = Access(actor, (Grant("", frozenset(Can)),))
 builders.quota("acme")
 builders.node("n1", gpus=1)
 (draft,) = submission_create(access=access, description={"name": "first", "quota": "acme", "gpus": 1, "draft": True}, now=now(), actor=actor)
-told = []
-
-def after():
-    wish = {"name": "second", "quota": "acme", "gpus": 1, "after": [{"job": draft.public_id}]}
-    try:
-        submission_create(access=access, description=wish, now=now(), actor=actor)
-        told.append("submitted")
-    except OperationalError as fault:
-        told.append(str(fault).splitlines()[0])
-    finally:
-        connection.close()
-
-thread = threading.Thread(target=after)
-try:
-    with transaction.atomic():
-        jobs_locked([draft.pk])
-        thread.start()
-        until = time.monotonic() + 60
-        with connection.cursor() as cursor:
-            while time.monotonic() < until and thread.is_alive():
-                cursor.execute("SELECT count(*) FROM pg_locks WHERE NOT granted")
-                if cursor.fetchone()[0]:
-                    break
-                time.sleep(0.02)
-        job_enqueue(access=access, job=draft, reason="", now=now())
-    told.append("enqueued")
-except OperationalError as fault:
-    told.append(str(fault).splitlines()[0])
-thread.join()
-print(json.dumps([sorted(told), dict(Job.objects.values_list("name", "state"))]))
+wish = {"name": "second", "quota": "acme", "gpus": 1, "after": [{"job": draft.public_id}]}
+told = together(
+    lambda: submission_create(access=access, description=wish, now=now(), actor=actor),
+    lambda: job_enqueue(access=access, job=draft, reason="", now=now()),
+    job=draft.pk,
+)
+print(json.dumps([told, dict(Job.objects.values_list("name", "state"))]))
 """
 
 
@@ -481,4 +455,4 @@ def test_a_draft_and_what_comes_after_it_are_submitted_at_once_and_neither_fails
 
     told = json.loads(manage.run("shell", "--verbosity", "0", "-c", BOTH).stdout.splitlines()[-1])
 
-    assert told == [["enqueued", "submitted"], {"first": "queued", "second": "queued"}]
+    assert told == [["done", "mine"], {"first": "queued", "second": "queued"}]

@@ -530,10 +530,7 @@ def test_an_undo_names_only_jobs_that_its_person_may_still_see(personas):
 # A person edits a job while a drain is undone: he holds the job and wants the feed. Whoever holds the feed by then must not want the job.
 BOTH = """
 import json
-import threading
-import time
 from datetime import timedelta
-from django.db import OperationalError, connection, transaction
 from gpufleet.core.audit import Actor
 from gpufleet.core.live.feed import feed_publish
 from gpufleet.core.models import User
@@ -544,8 +541,8 @@ from scheduler.services.hardware.draining import Back, nodes_drain, nodes_drain_
 from scheduler.services.hardware.hardware import health_mark, node_health_change
 from scheduler.services.jobs.bulk import asked_checked, jobs_steer
 from scheduler.services.jobs.undoing import batch_undo
-from scheduler.services.loop.steps import jobs_locked
 from tests import builders
+from tests.locking import together
 
 access = Access(Actor(builders.person("root"), "root", "session"), (Grant("", frozenset(Can)),))
 team = builders.quota("acme")
@@ -565,43 +562,17 @@ def undo():
 def batch():
     batch_undo(access=access, batch=steered, now=now())
 
-def together(write, key):
-    told = []
-    def other():
-        try:
-            write()
-            told.append("done")
-        except OperationalError as fault:
-            told.append(str(fault).splitlines()[0])
-        finally:
-            connection.close()
-    thread = threading.Thread(target=other)
-    with transaction.atomic():
-        jobs_locked([key])
-        thread.start()
-        until = time.monotonic() + 60
-        with connection.cursor() as cursor:
-            while time.monotonic() < until and thread.is_alive():
-                cursor.execute("SELECT count(*) FROM pg_locks WHERE NOT granted")
-                if cursor.fetchone()[0]:
-                    break
-                time.sleep(0.02)
-        try:
-            feed_publish(changes={"jobs": [{"id": key}]})
-            told.append("edited")
-        except OperationalError as fault:
-            told.append(str(fault).splitlines()[0])
-    thread.join()
-    return sorted(told)
+def beside(write, key):
+    return together(write, lambda: feed_publish(changes={"jobs": [{"id": key}]}), job=key)
 
-told = {"drain": together(lambda: drain(way="stop", at=soon), runs.pk)}
+told = {"drain": beside(lambda: drain(way="stop", at=soon), runs.pk)}
 done = drain(way="stop", at=later)
 back = [Back(free, health_mark(done.nodes[0]), "healthy", "", None, ""), Back(busy, health_mark(done.nodes[1]), "draining", "stop", soon, "power")]
-told["undo"] = together(undo, runs.pk)
-told["health"] = together(lambda: node_health_change(access=access, node=busy, to="healthy", reason="well", now=now()), runs.pk)
+told["undo"] = beside(undo, runs.pk)
+told["health"] = beside(lambda: node_health_change(access=access, node=busy, to="healthy", reason="well", now=now()), runs.pk)
 asked = asked_checked(action="priority", jobs=[(one.public_id, None) for one in waits], priority=80)
 steered = jobs_steer(access=access, asked=asked, reason="", now=now()).batch
-told["batch"] = together(batch, waits[1].pk)
+told["batch"] = beside(batch, waits[1].pk)
 told["stands"] = [dict(Node.objects.values_list("name", "health")), dict(Job.objects.filter(state="queued").values_list("name", "priority"))]
 print(json.dumps(told))
 """
@@ -613,6 +584,6 @@ def test_a_drain_an_undo_and_an_edit_of_a_job_never_wait_for_each_other_in_a_rin
 
     told = json.loads(manage.run("shell", "--verbosity", "0", "-c", BOTH).stdout.splitlines()[-1])
 
-    both = ["done", "edited"]
+    both = ["done", "mine"]
     assert {name: told[name] for name in ("drain", "undo", "health", "batch")} == {"drain": both, "undo": both, "health": both, "batch": both}
     assert told["stands"] == [{"a-free": "healthy", "b-busy": "healthy"}, {"w1": 40, "w2": 60}]
